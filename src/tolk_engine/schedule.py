@@ -153,11 +153,12 @@ class Lowered:
     """One kernel as text for one target, ready for a compiler.
 
     `text` is LLVM IR without a target line: the kernel as ``@__K__`` and around it ``@__W__`` of the host's calling
-    form ``void (ptr words, i64 begin, i64 end)``; whoever joins texts into a module replaces ``__K__`` and
-    ``__W__`` in it by names of its own: every symbol that the text defines begins with one of them. Word i < len(arg_order) is the address of ``Call.args[arg_order[i]]``,
-    then come `n_values` words of ``Call.values``. `iterations` is the length of the range that begin and end cut.
-    `ops` and `mem` are the estimates of the whole launch (operations, bytes of distinct memory). `aligns` holds the
-    element size in bytes of each pointer, the alignment that the code needs, in the order of the words.
+    form ``void (ptr words, i64 begin, i64 end)``; whoever joins texts into a module replaces ``__K__`` and ``__W__`` by
+    names of its own: every symbol that the text defines begins with one of them. Word i < len(arg_order) is the
+    address of ``Call.args[arg_order[i]]``, then come `n_values` words of ``Call.values``. `iterations` is the length of
+    the range that begin and end cut. `ops` and `mem` are the estimates of the whole launch (operations, bytes of
+    distinct memory). `aligns` holds the element size in bytes of each pointer, the alignment that the code needs, in
+    the order of the words.
     """
 
     text: str = field(repr=False)
