@@ -15,7 +15,7 @@ SOURCES := pyproject.toml CMakeLists.txt LICENSE $(shell find src native -type f
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help venv demo test lint lint-style typecheck test-native test-python bench clean
+.PHONY: help venv demo test lint lint-style format typecheck test-native test-python bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make demo    compile a real model, run it where there is no compiler, compare with ONNX Runtime"
 	@echo "make test    all checks: style, types, C++ under sanitizers, Python"
 	@echo "make lint    style and types only"
+	@echo "make format  put the Python code into its form"
 	@echo "make bench   the measured works and their references"
 	@echo "make clean   remove all that was made, both environments included"
 
@@ -84,6 +85,11 @@ lint: lint-style typecheck
 lint-style: $(VENV)/.requirements
 	@echo "== style: ruff"
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(VENV)/.requirements
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
 
 # In a folder without src/, so that what is checked is the installed package with its generated stub.
 typecheck: $(VENV)/.installed
