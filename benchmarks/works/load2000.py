@@ -16,7 +16,8 @@ from benchmarks.build import object_file, reference
 from benchmarks.measure import Result, alone, pairs
 from benchmarks.programs import NBYTES, kernels, pointers
 from rig.model import artifact
-from rig.model.signature import Signature, Tensor, Weight
+from rig.model.artifact import Weight
+from rig.model.signature import Signature, Tensor
 from rig.program.description import (
     Access,
     Alloc,
@@ -68,18 +69,10 @@ def save(path: Path, launches: int, weights: int) -> None:
         target=host.arch,
         name="load2000",
     )
-    artifact.save(
-        path,
-        program,
-        signature,
-        [
-            (
-                Weight(f"w{i}", len(scratch) + i, "float32", (WEIGHT_BYTES // 4,), 0, WEIGHT_BYTES),
-                memoryview(w).cast("B"),
-            )
-            for i, w in enumerate(data)
-        ],
-    )
+    weights_of = [
+        (Weight(f"w{i}", len(scratch) + i, "float32", w.shape), memoryview(w).cast("B")) for i, w in enumerate(data)
+    ]
+    artifact.save(path, program, signature, weights_of)
 
 
 def opening(path: Path) -> Callable[[], float]:
