@@ -21,7 +21,16 @@ pytestmark = pytest.mark.skipif(
 
 def mypy(file: Path, cache: Path) -> list[str]:
     """Check one file strictly, outside of this repository's configuration, and return what is said."""
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary", "--cache-dir", str(cache)]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--no-error-summary",
+        "--cache-dir",
+        str(cache),
+    ]
     done = subprocess.run(
         [*command, file.name], capture_output=True, text=True, timeout=110, check=False, cwd=file.parent
     )
