@@ -84,6 +84,24 @@ nb::object scan_msgpack(nb::handle data, uint32_t max_depth) {
   return nb::make_tuple(fault.position, fault.reason);
 }
 
+// The first byte that is not zero between an end and the next multiple of `alignment`, for each end.
+nb::object nonzero_gap(nb::handle data, nb::list ends, size_t alignment) {
+  if (alignment == 0 || (alignment & (alignment - 1)) != 0) throw nb::value_error("alignment is a power of two");
+  Py_buffer buffer = buffer_of(data, PyBUF_SIMPLE);
+  const auto* const bytes = static_cast<const uint8_t*>(buffer.buf);
+  const auto size = static_cast<size_t>(buffer.len);
+  size_t found = size;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(ends.ptr()) && found == size; ++i) {
+    size_t at = PyLong_AsSize_t(PyList_GET_ITEM(ends.ptr(), i));
+    if (PyErr_Occurred() != nullptr) break;
+    while (at < size && (at & (alignment - 1)) != 0 && bytes[at] == 0) ++at;
+    if (at < size && (at & (alignment - 1)) != 0) found = at;
+  }
+  PyBuffer_Release(&buffer);
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return found == size ? nb::none() : nb::cast(found);
+}
+
 }  // namespace
 
 void bind_bytes(nb::module_& m) {
@@ -98,4 +116,8 @@ void bind_bytes(nb::module_& m) {
         nb::sig("def scan_msgpack(data: collections.abc.Buffer, max_depth: int) -> tuple[int, str] | None"),
         "Check that `data` is exactly one MessagePack object of nil, 64-bit integers, UTF-8 strings and arrays in shortest form.\n\n"
         "Returns None, or the position of the first fault and its reason. Allocates nothing by the lengths that it reads.");
+  m.def("nonzero_gap", &nonzero_gap, nb::arg("data"), nb::arg("ends"), nb::arg("alignment"),
+        nb::sig("def nonzero_gap(data: collections.abc.Buffer, ends: list[int], alignment: int) -> int | None"),
+        "Return the position of the first byte that is not zero between one of `ends` and the next multiple of `alignment`.\n\n"
+        "None if there is none. `alignment` is a power of two.");
 }
