@@ -1,0 +1,9 @@
+"""Models: a file with a signature, and the program in it."""
+
+from __future__ import annotations
+
+from rig.model.artifact import Artifact, Weight, read, save
+from rig.model.model import Bound, Model, open
+from rig.model.signature import Signature, Tensor
+
+__all__ = ["Artifact", "Bound", "Model", "Signature", "Tensor", "Weight", "open", "read", "save"]

@@ -1,0 +1,304 @@
+"""A model: a loaded program that is called with arrays by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rig.buffer import Buffer
+from rig.errors import Invalid
+from rig.model.ports import MISSING, fields, gather, ports, refuse, require_numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rig.device import Device
+    from rig.model.ports import Port
+    from rig.model.signature import Signature
+    from rig.point import Point
+    from rig.program.load import Loaded
+
+__all__ = ["Bound", "Model", "open"]
+
+
+def open(
+    source: Any,
+    *,
+    device: Device | Sequence[Device] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Model:
+    """Open a model: read its file, check every byte, and make it ready to run.
+
+    `source` is a path, or the file's bytes in memory (any object with the buffer protocol); a pipe is read whole. The
+    model does not depend on the file afterwards. `device` is where it runs: the host by default, one device, or one for
+    each device of the program. `progress` is called with the bytes of weights that were read and their total; an
+    exception it raises ends the load and passes unchanged.
+
+    `FormatError`: no artifact, another version of the format, or damage, with the place. `Refused`: the code needs
+    another processor. `OutOfMemory`, `Lost`: from the device. `OSError`: the file cannot be read.
+
+    >>> import rig
+    >>> model = rig.open("model.rig")  # doctest: +SKIP
+    >>> model(image)  # doctest: +SKIP
+    """
+    from rig.model.artifact import Artifact
+    from rig.program.load import load
+
+    with Artifact(source, progress) as artifact:
+        devices = _devices(device, len(artifact.program.devices))
+        return Model(load(artifact.program, devices, initial=artifact.initial), artifact.signature, devices)
+
+
+def _devices(device: Device | Sequence[Device] | None, count: int) -> tuple[Device, ...]:
+    if device is None:
+        from rig.device import host
+
+        return (host(),) * count
+    if isinstance(device, (tuple, list)):
+        if len(device) != count:
+            raise Invalid(f"the program runs on {count} devices, {len(device)} were given")
+        return tuple(device)
+    return (device,) * count  # type: ignore[return-value]
+
+
+class Model:
+    """A loaded program with named inputs and outputs.
+
+    What a caller passes in is never written and never kept past the call; what a call returns is never changed by a
+    later one. Calls from several threads are right, one after the other.
+    """
+
+    __slots__ = (
+        "_array", "_count", "_devices", "_empty", "_idle", "_inputs", "_loaded", "_outputs", "_result", "_signature",
+        "_staged",
+    )  # fmt: skip
+
+    def __init__(self, loaded: Loaded, signature: Signature, devices: Sequence[Device]) -> None:
+        """Make a model of a loaded program; `devices` are those it was loaded on."""
+        self._loaded = loaded
+        self._signature = signature
+        self._devices = tuple(devices)
+        self._inputs = ports("input", signature.inputs)
+        self._outputs = ports("output", signature.outputs)
+        self._count = len(self._inputs)
+        self._staged: dict[int, Device] = {}
+        for port in (*self._inputs, *self._outputs):
+            device = self._devices[loaded.program.inputs[port.slot].device]
+            if device.kind != "host":
+                self._staged[port.slot] = device
+        self._idle: list[dict[int, Buffer]] = []
+        self._array: Any = None
+        self._empty: Any = None
+        self._result: Callable[[list[Any]], Any] | None = None
+
+    @property
+    def signature(self) -> Signature:
+        """The inputs and outputs, and what made the model."""
+        return self._signature
+
+    @property
+    def loaded(self) -> Loaded:
+        """The loaded program, whose inputs are the slots that the signature names."""
+        return self._loaded
+
+    def __repr__(self) -> str:
+        """Say the model's name, inputs and outputs."""
+        takes = ", ".join(f"{p.name}: {p.dtype}{list(p.shape)}" for p in self._inputs)
+        gives = ", ".join(f"{p.name}: {p.dtype}{list(p.shape)}" for p in self._outputs)
+        return f"<rig.Model {self._signature.name or 'unnamed'}({takes}) -> ({gives})>"
+
+    def __call__(self, /, *args: Any, out: Mapping[str, Any] | None = None, **named: Any) -> Any:
+        """Run the model on NumPy arrays, by position or by name, and return its outputs as new NumPy arrays.
+
+        One output comes as an array, several as a named tuple. `out` maps names of outputs to arrays that are written
+        in place and returned. Strided, byte-swapped and misaligned inputs are copied, values kept; nothing is cast.
+        Other objects with the buffer protocol or DLPack are taken as NumPy takes them. An input whose name is no Python
+        name, or is ``out``, is given by position or as ``**{name: array}``.
+
+        `Invalid`, before anything runs: each input or output that is missing, unknown, or of another element type or
+        shape than the signature's, by name, with what was expected and found. `ImportError`: NumPy is not installed.
+        """
+        result = self._result or self._learn()
+        sources: Sequence[Any] = args
+        if named or out is not None or len(args) != self._count:
+            sources, results = self._arranged(args, named, out)
+        else:
+            for port, value in zip(self._inputs, args, strict=True):
+                if (
+                    type(value) is not self._array
+                    or value.dtype != port.array
+                    or value.shape != port.shape
+                    or value.flags.num & 0x101 != 0x101  # in C order and aligned
+                    or not port.plain
+                ):
+                    sources, results = self._arranged(args, named, out)
+                    break
+            else:
+                results = [self._empty(port.shape, port.array) for port in self._outputs]
+        self._run(sources, results)
+        return result(results)
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
+        """Bind memory to all inputs and outputs, to be read and written in place by each run of the result.
+
+        Values are objects with the buffer protocol, dense, in C order, native byte order and aligned to their elements:
+        arrays of the signature's element type and shape, or flat memory of single bytes (such as a bytearray) of
+        exactly the size. They are kept alive as long as the result. NumPy is not needed.
+
+        `Invalid`: as for a call; also memory that is read-only, strided, misaligned or byte-swapped, and an output that
+        shares bytes with an input or another output.
+
+        >>> result = bytearray(40)
+        >>> model.bind({"image": image}, {"logits": result}).run()  # doctest: +SKIP
+        """
+        given, problems = gather(self._inputs, (), inputs, "input")
+        wanted, more = gather(self._outputs, (), outputs, "output")
+        problems += more
+        refuse(problems)
+        buffers: dict[int, Buffer] = {}
+        spans: list[tuple[int, int, Port, bool]] = []
+        for port, value, writable in (
+            *((port, value, False) for port, value in zip(self._inputs, given, strict=True)),
+            *((port, value, True) for port, value in zip(self._outputs, wanted, strict=True)),
+        ):
+            view, problem = port.buffer_of(value, writable=writable)
+            if not problem:
+                buffer = buffers[port.slot] = Buffer.of(view, writable=writable)
+                problem = port.misaligned(buffer.address)
+                spans.append((buffer.address, buffer.address + port.nbytes, port, writable))
+            problems.append(problem)
+        problems += _shared(spans)
+        refuse(problems)
+        return self._bound(buffers)
+
+    def _learn(self) -> Callable[[list[Any]], Any]:
+        """Import NumPy and prepare what calls need of it."""
+        np = require_numpy()
+        for port in (*self._inputs, *self._outputs):
+            port.learn(np)
+        self._array = np.ndarray
+        self._empty = np.empty
+        if len(self._outputs) == 1:
+            self._result = _first
+        else:
+            from collections import namedtuple
+
+            kind: Any = namedtuple("Outputs", fields([p.name for p in self._outputs]))  # type: ignore[misc]
+            self._result = kind._make
+        return self._result
+
+    def _arranged(
+        self, args: Sequence[Any], named: Mapping[str, Any], out: Mapping[str, Any] | None
+    ) -> tuple[list[Any], list[Any]]:
+        """Bring any arguments into the form that `_run` takes; raise `Invalid` with all that is wrong."""
+        np = require_numpy()
+        values, problems = gather(self._inputs, args, named, "input")
+        sources = []
+        for port, value in zip(self._inputs, values, strict=True):
+            array, problem = (None, "") if value is MISSING else port.array_of(np, value)
+            sources.append(array)
+            problems.append(problem)
+        wanted, more = gather(self._outputs, (), out or {}, "output", optional=True)
+        problems += more
+        for port, value in zip(self._outputs, wanted, strict=True):
+            if value is not MISSING:
+                problems.append(port.written(np, value))
+        refuse(problems)
+        return self._apart(np, sources, wanted)
+
+    def _apart(self, np: Any, sources: list[Any], wanted: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Make the arrays that are missing, and copies of the inputs that the outputs would overwrite."""
+        results: list[Any] = []
+        for port, value in zip(self._outputs, wanted, strict=True):
+            if value is MISSING:
+                value = self._empty(port.shape, port.array)
+            elif any(np.may_share_memory(value, other) for other in results):
+                raise Invalid(f"{port.label}: its memory is also that of another output")
+            else:
+                sources = [source.copy() if np.may_share_memory(source, value) else source for source in sources]
+            results.append(value)
+        return sources, results
+
+    def _run(self, sources: Sequence[Any], results: Sequence[Any]) -> None:
+        """Run once from arrays into arrays, and wait until the results are there."""
+        slots: list[Any] = [None] * len(self._loaded.program.inputs)
+        staged = self._staging() if self._staged else {}
+        for port, array in zip(self._inputs, sources, strict=True):
+            slot = port.slot
+            if slot in staged:
+                staged[slot].write(array)
+                slots[slot] = staged[slot]
+            else:
+                slots[slot] = Buffer.of(array)
+        for port, array in zip(self._outputs, results, strict=True):
+            slot = port.slot
+            slots[slot] = staged.get(slot) or Buffer.of(port.exportable(array), writable=True)
+        for point in self._loaded.run(self._loaded.frame(slots)):
+            point.wait()
+        if staged:
+            for port, array in zip(self._outputs, results, strict=True):
+                if port.slot in staged:
+                    staged[port.slot].read(port.exportable(array))
+            self._idle.append(staged)  # not after an error: its work may still run
+
+    def _staging(self) -> dict[int, Buffer]:
+        """Return a buffer for each slot whose device is not the host, which no other call uses."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            inputs = self._loaded.program.inputs
+            return {slot: Buffer.create(device, inputs[slot].nbytes) for slot, device in self._staged.items()}
+
+    def _bound(self, buffers: Mapping[int, Buffer]) -> Bound:
+        slots = [buffers[slot] for slot in range(len(buffers))]
+        if not self._staged:
+            native = self._loaded.bound(self._loaded.frame(slots))
+            return Bound(native.run, native.submit)
+        staged = self._staging()
+        frame = self._loaded.frame([staged.get(slot, buffer) for slot, buffer in enumerate(slots)])
+        ins = [(buffers[p.slot], staged[p.slot]) for p in self._inputs if p.slot in staged]
+        outs = [(staged[p.slot], buffers[p.slot]) for p in self._outputs if p.slot in staged]
+
+        def submit() -> tuple[Point, ...]:
+            for source, target in ins:
+                source.submit_copy(target)
+            points = self._loaded.run(frame)
+            return (*points, *[source.submit_copy(target) for source, target in outs])
+
+        def run() -> None:
+            for point in submit():
+                point.wait()
+
+        return Bound(run, submit)
+
+
+class Bound:
+    """A model with memory bound to its inputs and outputs.
+
+    `run()` runs once and returns when the outputs are written. `submit()` returns the points at which they are; until
+    then the memory must be left alone. Nothing is allocated or checked for each run on the host. Runs of one `Bound`
+    must not overlap: call it from one thread at a time.
+    """
+
+    __slots__ = ("run", "submit")
+
+    run: Callable[[], None]
+    submit: Callable[[], tuple[Point, ...]]
+
+    def __init__(self, run: Callable[[], None], submit: Callable[[], tuple[Point, ...]]) -> None:
+        """Keep the two calls, which hold everything that they need."""
+        self.run = run
+        self.submit = submit
+
+
+def _first(results: list[Any]) -> Any:
+    return results[0]
+
+
+def _shared(spans: Sequence[tuple[int, int, Port, bool]]) -> list[str]:
+    """Say which outputs share bytes with something else that is bound; a span is begin, end, port, written."""
+    problems = []
+    for i, (begin, end, port, written) in enumerate(spans):
+        for other_begin, other_end, other, _ in spans[:i]:
+            if written and begin < other_end and other_begin < end:
+                problems.append(f"{port.label}: its memory is also that of {other.label}")
+    return problems
