@@ -8,7 +8,7 @@ reads what it writes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 __all__ = [
@@ -146,6 +146,30 @@ class Schedule:
     def node(self, ref: Ref) -> Node:
         """Return the slot or storage that `ref` names."""
         return self.slots[ref.index] if isinstance(ref, SlotRef) else self.storages[ref.index]
+
+    def inputs_read(self) -> tuple[int, ...]:
+        """Return the inputs that some call reads."""
+        used: set[int] = set()
+        for call in self.calls:
+            sources = [call.src] if isinstance(call, CopyCall) else [call.args[r] for r in call.reads]
+            used.update(a.node.index for a in sources if isinstance(a.node, SlotRef))
+        return tuple(i for i in self.inputs if i in used)
+
+    def drop_inputs(self) -> Schedule:
+        """Return a schedule without the inputs, which no call may read; the outputs are renumbered."""
+        moved = {old: new for new, old in enumerate(self.outputs)}
+
+        def arg(a: Arg) -> Arg:
+            return replace(a, node=SlotRef(moved[a.node.index])) if isinstance(a.node, SlotRef) else a
+
+        calls: list[Call | CopyCall] = []
+        for call in self.calls:
+            if isinstance(call, CopyCall):
+                calls.append(replace(call, dst=arg(call.dst), src=arg(call.src)))
+            else:
+                calls.append(replace(call, args=tuple(arg(a) for a in call.args)))
+        slots = tuple(self.slots[i] for i in self.outputs)
+        return replace(self, slots=slots, calls=tuple(calls), inputs=(), outputs=tuple(range(len(slots))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,10 @@
+"""From tensor functions and ONNX graphs to schedules and kernel text: the only part that imports tinygrad."""
+
+from __future__ import annotations
+
+from tolk_engine.frontend.capture import Spec, capture
+from tolk_engine.frontend.evaluate import evaluate
+from tolk_engine.frontend.fold import fold
+from tolk_engine.frontend.lower import lower
+
+__all__ = ["Spec", "capture", "evaluate", "fold", "lower"]

@@ -1,0 +1,452 @@
+"""Everything that we rely on in tinygrad's internals, in one place, and the only guard of its global state.
+
+tinygrad keeps its settings, its hook for captured schedules and its table of tensors in module variables. `pinned`
+and `recording` take one lock for the whole process, set what they need and put everything back. Objects of tinygrad are
+`Any` here: it has no types that outlive a release. `tests/engine/test_adapter.py` pins the shapes that are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import tinygrad
+from tinygrad import Tensor as _Tensor
+from tinygrad.device import Allocator, Buffer, BufferSpec
+from tinygrad.dtype import AddrSpace, dtypes
+from tinygrad.engine.realize import capturing
+from tinygrad.helpers import Context, Target
+from tinygrad.tensor import _apply_map_to_tensors, all_tensors
+from tinygrad.uop.ops import GroupOp, Ops, UOp, buffers
+
+from rig.errors import Invalid, Refused
+
+__all__ = [
+    "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
+    "bound_values", "buffers_of", "contiguous_output", "dtype_name", "dtype_of", "estimates", "held_bytes", "hold",
+    "is_buffer", "is_pending", "is_placeable", "itemsize", "kernel_key", "kind_of", "live_tensors", "make_target",
+    "new_held", "new_placeholder", "pinned", "realize", "recording", "replace_everywhere", "rng_counters", "variable_names",
+    "view_of",
+]  # fmt: skip
+
+VERSION = "0.14.0"
+"""The version of tinygrad that this module was written for."""
+
+_found = getattr(tinygrad, "__version__", None)
+if _found is None:
+    import importlib.metadata
+
+    _found = importlib.metadata.version("tinygrad")
+if _found != VERSION:
+    raise Refused(f"tinygrad {_found} is installed, this engine works with {VERSION} only")
+
+Uop: TypeAlias = Any
+"""A node of tinygrad's graph."""
+Tensor: TypeAlias = Any
+"""A tinygrad Tensor."""
+
+HOST_DEVICES = ("PYTHON", "NPY", "DISK")
+"""tinygrad's devices that only hold bytes: what is copied from them is a constant of the program."""
+
+_LOCK = threading.RLock()
+
+# What decides the generated code, and what would make tinygrad open a device or search. DEFAULT_FLOAT, TRAINING and
+# such, which decide what a tensor function means, stay as the caller set them.
+_SETTINGS: dict[str, Any] = {
+    "ALLOW_DEVICE_USAGE": 0, "BEAM": 0, "CAPTURING": 1, "CCACHE": 0, "DEV": "CPU", "DISABLE_FAST_IDIV": 1,
+    "EMULATED_DTYPES": "", "IMAGE": 0, "NOOPT": 0, "NUM_CPU_THREADS": 1, "TC": 1, "TC_OPT": 0, "TC_SELECT": -1, "TRANSCENDENTAL": 1,
+    "VALIDATE_WITH_CPU": 0, "VIZ": 0,
+}  # fmt: skip
+
+_NAMES: dict[Any, str] = {
+    dtypes.bool: "bool", dtypes.int8: "int8", dtypes.int16: "int16", dtypes.int32: "int32", dtypes.int64: "int64",
+    dtypes.uint8: "uint8", dtypes.uint16: "uint16", dtypes.uint32: "uint32", dtypes.uint64: "uint64",
+    dtypes.float16: "float16", dtypes.bfloat16: "bfloat16", dtypes.float32: "float32", dtypes.float64: "float64",
+}  # fmt: skip
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the NumPy-like name of a tinygrad dtype; `Invalid` for one that a program's buffers cannot hold."""
+    name = _NAMES.get(dtype)
+    if name is None:
+        raise Invalid(f"dtype {dtype} is not supported: allowed are {', '.join(_DTYPES)}")
+    return name
+
+
+def dtype_of(name: str) -> Any:
+    """Return tinygrad's dtype of a NumPy-like name."""
+    dtype = _DTYPES.get(name)
+    if dtype is None:
+        raise Invalid(f"dtype {name!r} is not known: allowed are {', '.join(_DTYPES)}")
+    return dtype
+
+
+def itemsize(name: str) -> int:
+    """Return the bytes of one element of dtype `name`."""
+    return int(dtype_of(name).itemsize)
+
+
+def make_target(arch: str) -> Any:
+    """Return tinygrad's description of host code for `arch`, such as ``x86_64,x86-64-v3``."""
+    return Target("CPU", "LLVM", arch)
+
+
+# --- the process-wide state ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def pinned() -> Iterator[None]:
+    """Hold the lock with every setting at the value that the generated code is defined for; nothing is captured."""
+    with _LOCK:
+        before = capturing[:]
+        try:
+            with Context(**_SETTINGS):
+                capturing.clear()
+                yield
+        finally:
+            capturing[:] = before
+
+
+@dataclass
+class Recorder:
+    """What a traced function scheduled: each call with the values of its variables, in order."""
+
+    calls: list[tuple[Uop, dict[str, int]]] = field(default_factory=list)
+    thread: int = field(default_factory=threading.get_ident)
+
+    def add_linear(self, linear: Uop, values: dict[str, int]) -> None:
+        """Take a schedule that tinygrad would run (its hook's name and form)."""
+        if threading.get_ident() != self.thread:
+            raise Invalid("a tensor was realized in another thread while a function is being captured")
+        self.calls.extend((call, dict(values)) for call in linear.src)
+
+
+class Hooks(Protocol):
+    """What a trace does where tinygrad would run something."""
+
+    def read(self, tensor: Tensor) -> bytes | memoryview:
+        """Return the value of a tensor that the function asks for while it is traced."""
+
+    def write(self, tensor: Tensor) -> None:
+        """Prepare a tensor that the function assigns to in place."""
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder, hooks: Hooks) -> Iterator[list[tuple[Tensor, Uop]]]:
+    """Trace: schedules go to `recorder`, reads and in-place writes to `hooks`, and no tensor remembers it afterwards.
+
+    Yields the tensors that were there before, each with what it was.
+
+    Every tensor that was there before means the same after, so that the function can be traced again: tinygrad would
+    otherwise take for computed what was only recorded.
+    """
+    with pinned():
+        before = [(t, t.uop) for t in live_tensors()]
+        state = {k: dict(getattr(_Tensor, k)) for k in ("_device_seeds", "_device_rng_counters")}
+        undo = _patch(recorder, hooks, {id(t) for t, _ in before})
+        capturing[:] = [recorder]
+        try:
+            yield before
+        finally:
+            undo()
+            for tensor, uop in before:
+                tensor.uop = uop
+            for name, value in state.items():
+                setattr(_Tensor, name, value)
+
+
+def _patch(recorder: Recorder, hooks: Hooks, known: set[int]) -> Callable[[], None]:
+    """Divert reads and in-place writes of this thread's tensors; returns what puts the originals back."""
+    names = ("_buffer", "assign", "__setitem__")
+    originals = {name: _Tensor.__dict__[name] for name in names}
+
+    def read(self: Tensor) -> Any:
+        if threading.get_ident() != recorder.thread:
+            return originals["_buffer"](self)
+        data = hooks.read(self)
+        held = Buffer("PYTHON", max(self.uop.max_numel(), 1), self.dtype, preallocate=True)
+        held.as_memoryview(force_zero_copy=True)[: len(data)] = data
+        return held
+
+    def prepare(self: Tensor) -> None:
+        if threading.get_ident() == recorder.thread and id(self) in known:
+            hooks.write(self)
+
+    def assign(self: Tensor, x: Any) -> Any:
+        prepare(self)
+        return originals["assign"](self, x)
+
+    def setitem(self: Tensor, indices: Any, v: Any) -> None:
+        prepare(self)
+        originals["__setitem__"](self, indices, v)
+
+    for name, function in zip(names, (read, assign, setitem), strict=True):
+        setattr(_Tensor, name, function)
+
+    def undo() -> None:
+        for name, original in originals.items():
+            setattr(_Tensor, name, original)
+
+    return undo
+
+
+def live_tensors() -> list[Tensor]:
+    """Return every tensor of the process."""
+    return [t for ref in list(all_tensors) if (t := ref()) is not None]
+
+
+def realize(tensors: list[Tensor]) -> None:
+    """Schedule what computes `tensors`."""
+    if tensors:
+        _Tensor.realize(*tensors)
+
+
+# --- tensors and their memory ----------------------------------------------------------------------------------------
+
+
+def new_placeholder(shape: tuple[int, ...], dtype: str, device: str) -> Tensor:
+    """Return a tensor over a new buffer that holds nothing."""
+    return _Tensor.empty(*shape, dtype=dtype_of(dtype), device=device)
+
+
+def rng_counters(device: str) -> None:
+    """Make tinygrad's random counters of `device`, so that a trace finds them there and advances them as state."""
+    if device not in _Tensor._device_seeds:
+        _Tensor._next_counter(device, 0)
+        _Tensor._device_rng_counters[device] = _Tensor([0, 0], device=device, dtype=dtypes.uint32)
+
+
+def is_placeable(tensor: Tensor) -> bool:
+    """Whether the tensor has a device and a dtype of its own: a bare ``arange`` or constant has not."""
+    return not tensor.uop.is_virtual
+
+
+def contiguous_output(tensor: Tensor, device: str) -> Tensor:
+    """Return a tensor of the same value that a realize leaves as consecutive bytes of one buffer."""
+    if not is_placeable(tensor):
+        return _Tensor(tensor.uop.clone(device=device))
+    uop = tensor.uop
+    while uop.op is Ops.RESHAPE:  # a reshape of something shares its buffer with it
+        uop = uop.src[0]
+    if uop.op in GroupOp.Movement or uop.op is Ops.BITCAST:
+        uop = uop.contiguous()
+    return _Tensor(uop.reshape(tensor.shape))
+
+
+def is_buffer(tensor: Tensor) -> bool:
+    """Whether an in-place write to the tensor would write memory that is there."""
+    base = tensor.uop.base
+    while base.op in (Ops.AFTER, Ops.BITCAST):
+        base = base.src[0].base
+    return bool(base.op is Ops.BUFFER and base.device not in HOST_DEVICES)
+
+
+class _HeldDevice:
+    """Stands for the device of memory that is held here, so that tinygrad opens none."""
+
+    device = "CPU"
+
+    def synchronize(self) -> None:
+        """Nothing runs here."""
+
+
+class _HeldAllocator(Allocator):  # type: ignore[misc]
+    def _as_buffer(self, src: memoryview) -> memoryview:
+        return src
+
+    def _offset(self, buf: memoryview, size: int, offset: int) -> memoryview:
+        return buf[offset : offset + size]
+
+
+def hold(uop: Uop, data: bytes | memoryview) -> None:
+    """Let a BUFFER hold `data` for tinygrad, without opening its device."""
+    memory = uop.buffer
+    memory.options = BufferSpec(external_ptr=1)  # not counted as memory of its device
+    memory.allocator = _HeldAllocator(_HeldDevice())
+    memory._bufs[memory.device] = memoryview(bytearray(data))
+
+
+def new_held(tensor: Tensor, data: bytes | memoryview, device: str) -> Uop:
+    """Return a graph node of the tensor's shape over a new BUFFER that holds `data`."""
+    fresh = tensor.uop.empty_like(device=device)
+    hold(fresh.base, data)
+    return fresh
+
+
+def replace_everywhere(old: Uop, new: Uop) -> None:
+    """Let every tensor that is computed from node `old` be computed from `new`."""
+    _apply_map_to_tensors({old: new}, name="state")
+
+
+def held_bytes(uop: Uop) -> memoryview | None:
+    """Return the bytes that a BUFFER holds, or None where tinygrad has given it no memory.
+
+    Bytes of Python lists and byte strings are shared, since tinygrad owns them; a NumPy array's are copied.
+    """
+    memory = buffers.get(uop)
+    if memory is None or not hasattr(memory, "as_memoryview") or not memory.is_allocated():
+        if not str(uop.device).startswith("DISK"):
+            return None
+        memory = uop.buffer.ensure_allocated()
+    before = capturing[:]
+    capturing.clear()  # a device that has no address copies through a schedule of its own
+    try:
+        with Context(ALLOW_DEVICE_USAGE=1):
+            data = memory.as_memoryview(allow_zero_copy=True)
+    finally:
+        capturing[:] = before
+    view = memoryview(data).cast("B")
+    return view.toreadonly() if uop.device == "PYTHON" else memoryview(bytes(view))
+
+
+# --- graph nodes -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`nbytes` bytes of BUFFER `buffer` from byte `offset`, as elements of `dtype`."""
+
+    buffer: Uop
+    offset: int
+    nbytes: int
+    dtype: str
+
+
+def view_of(uop: Uop) -> View:
+    """Return the bytes that an argument of a call or a realized tensor stands for."""
+    offset = 0
+    node = uop
+    while node.op is not Ops.BUFFER:
+        if node.op is Ops.SHRINK:
+            offset += _start(node) * int(node.dtype.itemsize)
+        elif node.op in (Ops.MSTACK, Ops.MSELECT, Ops.UNSHARD):
+            raise Invalid(f"a tensor over several devices {uop.device} is not supported: move it to one device")
+        elif node.op not in (Ops.BITCAST, Ops.RESHAPE, Ops.AFTER, Ops.CONTIGUOUS, Ops.DETACH):
+            raise Invalid(f"a call's argument is {node.op}, expected consecutive bytes of a buffer")
+        node = node.src[0]
+    if not isinstance(node.device, str):
+        raise Invalid(f"a tensor over several devices {node.device} is not supported: move it to one device")
+    return View(node, offset, int(uop.max_numel()) * int(uop.dtype.itemsize), dtype_name(uop.dtype))
+
+
+def _start(shrink: Uop) -> int:
+    """Return the first element that a SHRINK of consecutive elements keeps."""
+    source, begin = shrink.src[0], shrink.src[1]
+    starts = begin.src if begin.op is Ops.STACK else (begin,)
+    if any(s.op is not Ops.CONST for s in starts):
+        raise Invalid("a view's offset depends on a variable: that is not supported")
+    at = 0
+    for start, length in zip(starts, source.max_shape, strict=True):
+        at = at * int(length) + int(start.arg)
+    return at
+
+
+def kind_of(call: Uop) -> str:
+    """Return what a recorded call does: ``kernel``, ``copy``, or tinygrad's own name of something else."""
+    op = call.src[0].op
+    return "kernel" if op is Ops.SINK else "copy" if op is Ops.COPY else str(op)
+
+
+def arguments(call: Uop) -> list[Uop]:
+    """Return a call's buffers in the order of its parameters."""
+    return [s for s in call.src[1:] if not s.is_bound_var]
+
+
+def bound_values(call: Uop, values: dict[str, int]) -> tuple[int, ...]:
+    """Return the values of a kernel's variables, in the order of the variables' names."""
+    bound = {s.src[0].expr: s.src[1].src[1] for s in call.src[1:] if s.is_bound_var}
+    found = []
+    for name in variable_names(call.src[0]):
+        value = bound.get(name, values.get(name))
+        if value is None:
+            raise Invalid(f"variable {name!r} has no value")
+        found.append(int(value if isinstance(value, int) else value.arg))
+    return tuple(found)
+
+
+def variable_names(ast: Uop) -> tuple[str, ...]:
+    """Return the names of a kernel's variables, sorted."""
+    return tuple(sorted(v.expr for v in ast.variables()))
+
+
+def kernel_key(ast: Uop) -> str:
+    """Return a name for the kernel that is the same for equal kernels in any process."""
+    return str(ast.key.hex())
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a kernel uses its parameters: positions that are read, that are written, and the part of those written whole.
+
+    `itemsizes` holds each parameter's element size in bytes.
+    """
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    whole: tuple[int, ...]
+    itemsizes: tuple[int, ...]
+
+
+def access(ast: Uop) -> Access:
+    """Return how a kernel's description uses its parameters."""
+    nodes = ast.toposort()
+    params = {u.arg.slot: u for u in nodes if u.op is Ops.PARAM and u.addrspace is AddrSpace.GLOBAL}
+    if sorted(params) != list(range(len(params))):
+        raise Invalid(f"a kernel's parameters are numbered {sorted(params)}")
+    reads: set[int] = set()
+    writes: set[int] = set()
+    whole: set[int] = set()
+    for node in nodes:
+        for position, source in enumerate(node.src):
+            if source.op is Ops.PARAM and source.addrspace is AddrSpace.GLOBAL:
+                if node.op is not Ops.INDEX or position != 0:  # in a form that we do not know: may be read
+                    reads.add(source.arg.slot)
+            elif source.op is Ops.INDEX and source.addrspace is AddrSpace.GLOBAL:
+                slot = source.buf_uop.arg.slot
+                if node.op is Ops.STORE and position == 0:
+                    writes.add(slot)
+                    if _stores_whole(node, params[slot]):
+                        whole.add(slot)
+                else:
+                    reads.add(slot)
+    sizes = tuple(int(params[slot].dtype.itemsize) for slot in sorted(params))
+    return Access(tuple(sorted(reads)), tuple(sorted(writes)), tuple(sorted(whole)), sizes)
+
+
+def _stores_whole(store: Uop, param: Uop) -> bool:
+    """Whether a STORE under its loops writes each element of `param`."""
+    if len(store.src) != 2 or any(u.is_invalid for u in store.src[0].toposort()):
+        return False
+    count = 1
+    for loop in store.ranges:
+        count *= int(loop.vmax) + 1
+    return count >= int(param.max_numel())
+
+
+def is_pending(tensor: Tensor) -> bool:
+    """Whether the tensor stands for memory with an in-place write that is not scheduled yet."""
+    return bool(is_buffer(tensor) and tensor.uop.base.op is Ops.AFTER)
+
+
+def buffers_of(tensor: Tensor) -> list[Uop]:
+    """Return every BUFFER in global memory that the tensor's value is computed from."""
+    return [u for u in tensor.uop.toposort() if u.op is Ops.BUFFER and u.addrspace is AddrSpace.GLOBAL]
+
+
+def age(uop: Uop) -> int:
+    """Return a BUFFER's number; a later one's is larger, and negative ones were there before."""
+    return int(uop.arg.slot)
+
+
+def estimates(program: Uop) -> tuple[int, int]:
+    """Return the operations and bytes of distinct memory of a compiled kernel's launch, at the variables' largest."""
+    found = program.src[0].arg.estimates
+    return _largest(found.ops), _largest(found.mem)
+
+
+def _largest(value: Any) -> int:
+    return int(value.vmax) if isinstance(value, UOp) else int(value)

@@ -1,0 +1,330 @@
+"""From what a trace recorded to a `Schedule`: which memory each call names, what is constant, what is needed at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rig.errors import Invalid
+from tolk_engine.frontend import adapter
+from tolk_engine.frontend.adapter import Uop
+from tolk_engine.schedule import Arg, Call, CopyCall, Kernel, Ref, Schedule, Slot, SlotRef, Storage, StorageRef
+
+__all__ = ["STORAGE_ALIGN", "Port", "build"]
+
+STORAGE_ALIGN = 64
+"""Bytes that storage starts on: a cache line, more than any element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of the traced function: its name and the bytes of the buffer that it lies in.
+
+    `view` is None where there are no bytes (a shape with a zero).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    view: adapter.View | None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+        count = adapter.itemsize(self.dtype)
+        for n in self.shape:
+            count *= n
+        return count
+
+
+@dataclass(eq=False, slots=True)
+class _Memory:
+    """Memory while the schedule is built; one that is found to be another's is replaced everywhere."""
+
+    nbytes: int
+    device: str
+    dtype: str
+    init: memoryview | bytes | None = None
+    slot: int | None = None
+    align: int = 1
+    name: str = ""
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Work:
+    """A call or copy while the schedule is built. `areas` are (memory, offset, bytes)."""
+
+    areas: list[tuple[_Memory, int, int]]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    whole: tuple[int, ...]
+    device: str
+    ast: Uop | None = None
+    values: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Builder:
+    calls: Sequence[tuple[Uop, dict[str, int]]]
+    inputs: Sequence[Port]
+    outputs: Sequence[Port]
+    state_before: int
+    names: dict[Uop, str]
+    memories: dict[Uop, _Memory] = field(default_factory=dict)
+    constants: dict[tuple[Uop, int, int, str], _Memory] = field(default_factory=dict)
+    work: list[_Work] = field(default_factory=list)
+
+    def memory(self, buffer: Uop) -> _Memory:
+        """Return the memory of a BUFFER."""
+        found = self.memories.get(buffer)
+        if found is None:
+            name = adapter.dtype_name(buffer.dtype)
+            count = int(buffer.max_numel())
+            found = _Memory(
+                count * adapter.itemsize(name), buffer.device, name, name=self.names.get(buffer, ""), shape=(count,)
+            )
+            found.init = adapter.held_bytes(buffer)
+            self.memories[buffer] = found
+        return found
+
+    def area(self, view: adapter.View) -> tuple[_Memory, int, int]:
+        return self.memory(view.buffer), view.offset, view.nbytes
+
+    # --- from calls to work
+
+    def add_inputs(self) -> None:
+        """Give each input its slot."""
+        for at, port in enumerate(self.inputs):
+            memory = _Memory(port.nbytes, port.device, port.dtype, slot=at, name=port.name, shape=port.shape)
+            if port.view is not None:
+                self.memories[port.view.buffer] = memory
+
+    def add_calls(self) -> None:
+        """Take in every recorded call."""
+        for call, values in self.calls:
+            kind = adapter.kind_of(call)
+            if kind == "kernel":
+                self.work.append(self.kernel(call, values))
+            elif kind == "copy":
+                self.copy(call)
+            else:
+                raise Invalid(f"call {len(self.work)} is {kind}: only kernels and copies are supported")
+
+    def kernel(self, call: Uop, values: dict[str, int]) -> _Work:
+        """Return a kernel's launch."""
+        ast = call.src[0]
+        how = adapter.access(ast)
+        areas = []
+        for argument, size in zip(adapter.arguments(call), how.itemsizes, strict=True):
+            view = adapter.view_of(argument)
+            memory = self.memory(view.buffer)
+            if memory.device.split(":")[0] in adapter.HOST_DEVICES:
+                raise Invalid(
+                    f"a kernel would run on device {memory.device}, which only holds bytes: move the tensor with .to()"
+                )
+            if view.offset % size:
+                raise Invalid(
+                    f"a kernel reads {size}-byte elements from byte {view.offset} of a buffer: copy the view by .clone()"
+                )
+            memory.align = max(memory.align, size)
+            areas.append((memory, view.offset, view.nbytes))
+        device = areas[0][0].device
+        return _Work(areas, how.reads, how.writes, how.whole, device, ast, adapter.bound_values(call, values))
+
+    def copy(self, call: Uop) -> None:
+        """Take in a copy; what comes from Python, NumPy or a file is a constant."""
+        target, source = (adapter.view_of(a) for a in adapter.arguments(call))
+        to, at, nbytes = self.area(target)
+        if source.buffer.device.split(":")[0] in adapter.HOST_DEVICES:
+            key = (source.buffer, source.offset, nbytes, to.device)
+            if key not in self.constants:
+                held = adapter.held_bytes(source.buffer)
+                if held is None:
+                    raise Invalid(f"a copy reads a buffer of {source.buffer.device} that holds nothing")
+                init = held[source.offset : source.offset + nbytes]
+                label = self.names.get(source.buffer, "")
+                self.constants[key] = _Memory(nbytes, to.device, to.dtype, init, name=label, shape=to.shape)
+            origin: tuple[_Memory, int, int] = (self.constants[key], 0, nbytes)
+        else:
+            origin = self.area(source)
+        whole = (0,) if at == 0 and nbytes == to.nbytes else ()
+        self.work.append(_Work([(to, at, nbytes), origin], (1,), (0,), whole, origin[0].device))
+
+    # --- passes over the work
+
+    def adopt_constants(self) -> None:
+        """Let memory that only a copy of a constant fills be that constant, and drop the copy."""
+        writers: dict[int, int] = {}
+        for item in self.work:
+            for w in item.writes:
+                writers[id(item.areas[w][0])] = writers.get(id(item.areas[w][0]), 0) + 1
+        same: dict[int, _Memory] = {}
+        seen: set[int] = set()
+        kept = []
+        for item in self.work:
+            target = item.areas[0][0]
+            source = item.areas[1][0] if item.ast is None else target
+            fresh = id(target) not in seen and target.slot is None and target.init is None
+            seen.update(id(memory) for memory, _, _ in item.areas)
+            if (
+                item.ast is None
+                and source in self.constants.values()
+                and item.whole
+                and fresh
+                and writers[id(target)] == 1
+            ):
+                source.name = source.name or target.name
+                source.align = max(source.align, target.align)
+                same[id(target)] = source
+            else:
+                kept.append(item)
+        self.work = kept
+        for item in kept:
+            item.areas = [(same.get(id(memory), memory), at, n) for memory, at, n in item.areas]
+        self.memories = {buffer: same.get(id(memory), memory) for buffer, memory in self.memories.items()}
+
+    def mark_state(self) -> None:
+        """Let memory from before the trace that is written keep what it holds: state, zero at first where empty."""
+        written = {id(item.areas[w][0]) for item in self.work for w in item.writes}
+        for buffer, memory in self.memories.items():
+            if adapter.age(buffer) < self.state_before and id(memory) in written and memory.slot is None:
+                memory.init = memory.init if memory.init is not None else bytes(memory.nbytes)
+
+    def check_reads(self) -> None:
+        """Refuse a read of memory that nothing has filled."""
+        written: set[int] = set()
+        for item in self.work:
+            for r in item.reads:
+                self.check_filled(item.areas[r][0], written)
+            written.update(id(item.areas[w][0]) for w in item.writes)
+        for port in self.outputs:
+            if port.view is not None:
+                self.check_filled(self.memory(port.view.buffer), written, f"output {port.name!r}")
+
+    def check_filled(self, memory: _Memory, written: set[int], reader: str = "a kernel") -> None:
+        """Raise `Invalid` where `memory` holds nothing yet."""
+        if memory.init is None and memory.slot is None and id(memory) not in written:
+            name = f" {memory.name!r}" if memory.name else ""
+            raise Invalid(
+                f"{reader} reads a buffer{name} of {memory.nbytes} bytes ({memory.dtype}, {memory.device}) that is neither"
+                " an input, nor a constant, nor written before: it is empty, or it was computed from the inputs of an"
+                " earlier capture; pass it as an input or fill it outside the function"
+            )
+
+    def prune(self) -> None:
+        """Drop work whose results nothing needs."""
+        needed = {id(self.memory(p.view.buffer)) for p in self.outputs if p.view is not None}
+        kept = []
+        for item in reversed(self.work):
+            targets = [item.areas[w][0] for w in item.writes]
+            if not any(id(t) in needed or (t.init is not None and t.slot is None) for t in targets):
+                continue
+            for w in item.writes:
+                if w in item.whole and w not in item.reads and item.areas[w][0].init is None:
+                    needed.discard(id(item.areas[w][0]))
+            needed.update(id(item.areas[r][0]) for r in item.reads)
+            needed.update(id(item.areas[w][0]) for w in item.writes if w not in item.whole)
+            kept.append(item)
+        self.work = kept[::-1]
+
+    def protect_inputs(self) -> None:
+        """Let work that writes an input write a copy of it instead: what a caller gives is never written."""
+        written = {id(item.areas[w][0]): item.areas[w][0] for item in self.work for w in item.writes}
+        for memory in [m for m in written.values() if m.slot is not None]:
+            private = _Memory(memory.nbytes, memory.device, memory.dtype, align=memory.align)
+            for item in self.work:
+                item.areas = [(private if m is memory else m, at, n) for m, at, n in item.areas]
+            for buffer, held in self.memories.items():
+                if held is memory:
+                    self.memories[buffer] = private
+            first = _Work([(private, 0, memory.nbytes), (memory, 0, memory.nbytes)], (1,), (0,), (0,), memory.device)
+            self.work.insert(0, first)
+
+    def place_outputs(self) -> None:
+        """Give each output its slot: the memory that was computed where nothing else keeps it, else a copy's."""
+        for at, port in enumerate(self.outputs, len(self.inputs)):
+            memory = self.memory(port.view.buffer) if port.view is not None else None
+            if memory is not None and port.view is not None:
+                whole = port.view.offset == 0 and port.view.nbytes == memory.nbytes and port.device == memory.device
+                if whole and memory.slot is None and memory.init is None:
+                    memory.slot, memory.name, memory.dtype, memory.shape = at, port.name, port.dtype, port.shape
+                    continue
+            slot = _Memory(port.nbytes, port.device, port.dtype, slot=at, name=port.name, shape=port.shape)
+            if memory is not None and port.view is not None and port.nbytes:
+                origin = (memory, port.view.offset, port.nbytes)
+                self.work.append(_Work([(slot, 0, port.nbytes), origin], (1,), (0,), (0,), memory.device))
+
+    # --- numbering
+
+    def finish(self, name: str) -> Schedule:
+        """Number everything in the order of its first use."""
+        by_slot = {m.slot: m for item in self.work for m, _, _ in item.areas if m.slot is not None}
+        slots = []
+        for at, port in enumerate([*self.inputs, *self.outputs]):
+            align = max(adapter.itemsize(port.dtype), by_slot[at].align if at in by_slot else 1)
+            slots.append(Slot(port.name, port.dtype, port.shape, port.nbytes, port.device, align))
+        storages: dict[int, int] = {}
+        made: list[Storage] = []
+        kernels: dict[str, int] = {}
+        table: list[Kernel] = []
+        calls: list[Call | CopyCall] = []
+
+        def arg(area: tuple[_Memory, int, int]) -> Arg:
+            memory, at, nbytes = area
+            ref: Ref
+            if memory.slot is not None:
+                ref = SlotRef(memory.slot)
+            else:
+                if id(memory) not in storages:
+                    storages[id(memory)] = len(made)
+                    align = max(STORAGE_ALIGN, memory.align)
+                    label = (memory.name, memory.dtype, memory.shape)
+                    made.append(Storage(memory.nbytes, memory.device, align, 0, memory.init, *label))
+                ref = StorageRef(storages[id(memory)])
+            return Arg(ref, at, nbytes)
+
+        for item in self.work:
+            args = tuple(arg(a) for a in item.areas)
+            if item.ast is None:
+                calls.append(CopyCall(args[0], args[1], args[0].nbytes))
+                continue
+            key = adapter.kernel_key(item.ast)
+            if key not in kernels:
+                kernels[key] = len(table)
+                table.append(Kernel(key, f"kernel{len(table)}", item.ast))
+            partly = tuple(w for w in item.writes if w not in item.whole)
+            reads = tuple(sorted({*item.reads, *partly}))
+            calls.append(Call(kernels[key], args, reads, item.writes, item.device, item.values))
+        count = len(self.inputs)
+        return Schedule(
+            name, tuple(slots), tuple(made), tuple(table), tuple(calls), tuple(range(count)),
+            tuple(range(count, count + len(self.outputs))), f"tinygrad {adapter.VERSION}",
+        )  # fmt: skip
+
+
+def build(
+    name: str,
+    calls: Sequence[tuple[Uop, dict[str, int]]],
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
+    *,
+    state_before: int,
+    names: dict[Uop, str] | None = None,
+) -> Schedule:
+    """Return the schedule of recorded `calls`.
+
+    A BUFFER numbered below `state_before` was there before the trace: one that is written is state. `names` are what
+    to call constants. Raises `Invalid` for a read of memory that nothing filled and for forms that are not supported.
+    """
+    builder = _Builder(calls, inputs, outputs, state_before, names or {})
+    builder.add_inputs()
+    builder.add_calls()
+    builder.adopt_constants()
+    builder.mark_state()
+    builder.prune()
+    builder.check_reads()
+    builder.protect_inputs()
+    builder.place_outputs()
+    return builder.finish(name)

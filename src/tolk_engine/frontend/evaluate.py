@@ -1,0 +1,115 @@
+"""Run a small schedule here and now: constants that a trace asks for, and kernels whose inputs are all constant.
+
+Compiles in this process through llvmlite and calls the code directly; it does not need the runtime.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+from rig.errors import Invalid
+from tolk_engine.frontend.lower import lower
+from tolk_engine.schedule import Arg, Call, Schedule, SlotRef
+
+__all__ = ["Evaluator", "evaluate"]
+
+
+def evaluate(schedule: Schedule) -> list[bytes]:
+    """Return the bytes of each output of a schedule without inputs."""
+    if schedule.inputs:
+        raise Invalid(f"schedule {schedule.name!r} has inputs: only constants are evaluated")
+    return Evaluator(schedule).run()
+
+
+class Evaluator:
+    """A schedule with memory of its own, which keeps its state from run to run."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._slots = [_block(s.nbytes) for s in schedule.slots]
+        self._storages = [_block(s.nbytes) for s in schedule.storages]
+        for block, storage in zip(self._storages, schedule.storages, strict=True):
+            if storage.init is not None:
+                _fill(block, storage.init)
+        self._code = _Code(schedule)
+
+    def run(self, *inputs: bytes | memoryview) -> list[bytes]:
+        """Run once on the bytes of each input; returns the bytes of each output."""
+        schedule = self._schedule
+        for at, data in zip(schedule.inputs, inputs, strict=True):
+            _fill(self._slots[at], data)
+        for call in schedule.calls:
+            if isinstance(call, Call):
+                self._code.run(call, [self._address(a) for a in call.args])
+            else:
+                ctypes.memmove(self._address(call.dst), self._address(call.src), call.nbytes)
+        return [ctypes.string_at(_start(self._slots[i]), schedule.slots[i].nbytes) for i in schedule.outputs]
+
+    def _address(self, arg: Arg) -> int:
+        blocks = self._slots if isinstance(arg.node, SlotRef) else self._storages
+        return _start(blocks[arg.node.index]) + arg.offset
+
+
+def _block(nbytes: int) -> Any:
+    return (ctypes.c_char * (nbytes + 64))()
+
+
+def _fill(block: Any, data: bytes | memoryview) -> None:
+    view = memoryview(data).cast("B")
+    at = _start(block) - ctypes.addressof(block)
+    memoryview(block).cast("B")[at : at + view.nbytes] = view
+
+
+def _start(block: Any) -> int:
+    """Return the first address in a block that is a multiple of 64."""
+    return -(-ctypes.addressof(block) // 64) * 64
+
+
+@functools.cache
+def _host_arch() -> tuple[str, str]:
+    """Return this machine's architecture as tinygrad spells it, and the processor that code is made for."""
+    import platform
+
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return "arm64,generic", "generic"
+    features = llvm.get_host_cpu_features()
+    needed = ("avx2", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+    level = "x86-64-v3" if all(features.get(f) for f in needed) else "x86-64-v2"
+    return f"x86_64,{level}", level
+
+
+class _Code:
+    """The kernels of a schedule, compiled into this process."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        import llvmlite.binding as llvm
+
+        arch, processor = _host_arch()
+        self._lowered = [lower(kernel, arch) for kernel in schedule.kernels]
+        texts = [k.text.replace("__K__", f"k{i}").replace("__W__", f"f{i}") for i, k in enumerate(self._lowered)]
+        module = llvm.parse_assembly("\n".join(texts))
+        target = llvm.Target.from_triple(llvm.get_process_triple())
+        machine = target.create_target_machine(cpu=processor, features="", opt=2, reloc="pic", codemodel="small")
+        module.triple = machine.triple
+        module.data_layout = str(machine.target_data)
+        module.verify()
+        tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+        tuning.loop_vectorization = tuning.slp_vectorization = True
+        passes = llvm.create_pass_builder(machine, tuning)
+        passes.getModulePassManager().run(module, passes)
+        self._engine = llvm.create_mcjit_compiler(module, machine)
+        self._engine.finalize_object()
+
+    def run(self, call: Call, addresses: list[int]) -> None:
+        """Run one launch to its end."""
+        kernel = self._lowered[call.kernel]
+        words = [addresses[i] for i in kernel.arg_order] + [v & (2**64 - 1) for v in call.values]
+        block = (ctypes.c_uint64 * len(words))(*words)
+        form = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
+        form(self._engine.get_function_address(f"f{call.kernel}"))(ctypes.addressof(block), 0, kernel.iterations)
