@@ -28,8 +28,8 @@ __all__ = [
     "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
     "bound_values", "buffers_of", "contiguous_output", "dtype_name", "dtype_of", "estimates", "held_bytes", "hold",
     "is_buffer", "is_pending", "is_placeable", "itemsize", "kernel_key", "kind_of", "live_tensors", "make_target",
-    "new_held", "new_placeholder", "pinned", "realize", "recording", "replace_everywhere", "rng_counters", "variable_names",
-    "view_of",
+    "new_held", "new_placeholder", "pinned", "realize", "recording", "replace_everywhere", "rng_counters",
+    "variable_names", "view_of",
 ]  # fmt: skip
 
 VERSION = "0.14.0"
@@ -57,8 +57,8 @@ _LOCK = threading.RLock()
 # such, which decide what a tensor function means, stay as the caller set them.
 _SETTINGS: dict[str, Any] = {
     "ALLOW_DEVICE_USAGE": 0, "BEAM": 0, "CAPTURING": 1, "CCACHE": 0, "DEV": "CPU", "DISABLE_FAST_IDIV": 1,
-    "EMULATED_DTYPES": "", "IMAGE": 0, "NOOPT": 0, "NUM_CPU_THREADS": 1, "TC": 1, "TC_OPT": 0, "TC_SELECT": -1, "TRANSCENDENTAL": 1,
-    "VALIDATE_WITH_CPU": 0, "VIZ": 0,
+    "EMULATED_DTYPES": "", "IMAGE": 0, "NOOPT": 0, "NUM_CPU_THREADS": 1, "TC": 1, "TC_OPT": 0, "TC_SELECT": -1,
+    "TRANSCENDENTAL": 1, "VALIDATE_WITH_CPU": 0, "VIZ": 0,
 }  # fmt: skip
 
 _NAMES: dict[Any, str] = {

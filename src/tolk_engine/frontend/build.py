@@ -125,9 +125,7 @@ class _Builder:
                     f"a kernel would run on device {memory.device}, which only holds bytes: move the tensor with .to()"
                 )
             if view.offset % size:
-                raise Invalid(
-                    f"a kernel reads {size}-byte elements from byte {view.offset} of a buffer: copy the view by .clone()"
-                )
+                raise Invalid(f"a kernel reads {size}-byte elements from byte {view.offset} of a buffer: copy the view")
             memory.align = max(memory.align, size)
             areas.append((memory, view.offset, view.nbytes))
         device = areas[0][0].device
@@ -208,8 +206,8 @@ class _Builder:
         if memory.init is None and memory.slot is None and id(memory) not in written:
             name = f" {memory.name!r}" if memory.name else ""
             raise Invalid(
-                f"{reader} reads a buffer{name} of {memory.nbytes} bytes ({memory.dtype}, {memory.device}) that is neither"
-                " an input, nor a constant, nor written before: it is empty, or it was computed from the inputs of an"
+                f"{reader} reads a buffer{name} of {memory.nbytes} bytes ({memory.dtype}, {memory.device}) that is"
+                " neither an input, nor a constant, nor written before: it is empty, or it was computed from the inputs of an"
                 " earlier capture; pass it as an input or fill it outside the function"
             )
 

@@ -248,8 +248,8 @@ class _Trace:
             return
         if not adapter.is_placeable(tensor):
             raise Invalid(
-                f"the function assigns in place to a constant of shape {tuple(tensor.shape)}, which has no memory: make it"
-                " with a device and a dtype, such as Tensor.zeros(4, device='CPU')"
+                f"the function assigns in place to a constant of shape {tuple(tensor.shape)}, which has no memory: make"
+                " it with a device and a dtype, such as Tensor.zeros(4, device='CPU')"
             )
         device = tensor.device
         if not isinstance(device, str) or device.split(":")[0] in adapter.HOST_DEVICES:

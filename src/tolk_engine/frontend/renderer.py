@@ -98,8 +98,7 @@ def _store(ctx: dict[Any, str], x: Any, index: Any, value: Any) -> str:
     if index.dtype is not dtypes.bool:
         return f"  store {element} {ctx[value]}, ptr {ctx[index]}, align {size}"
     byte, address = f"{ctx[x]}_byte", ctx[index]
-    return "
-".join([
+    return "\n".join([
         f"  {byte} = zext {ldt(value.dtype, count)} {ctx[value]} to {element}",
         f"  store {element} {byte}, ptr {address}, align 1",
     ])  # fmt: skip
