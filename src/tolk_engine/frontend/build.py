@@ -206,8 +206,8 @@ class _Builder:
         if memory.init is None and memory.slot is None and id(memory) not in written:
             name = f" {memory.name!r}" if memory.name else ""
             raise Invalid(
-                f"{reader} reads a buffer{name} of {memory.nbytes} bytes ({memory.dtype}, {memory.device}) that is"
-                " neither an input, nor a constant, nor written before: it is empty, or it was computed from the inputs of an"
+                f"{reader} reads a buffer{name} of {memory.nbytes} bytes ({memory.dtype}, {memory.device}) that"
+                " is no input, no constant and not written before: it is empty or was computed from the inputs of an"
                 " earlier capture; pass it as an input or fill it outside the function"
             )
 

@@ -9,7 +9,7 @@ import ctypes
 import functools
 from typing import Any
 
-from rig.errors import Invalid
+from rig.errors import Invalid, Refused
 from tolk_engine.frontend.lower import lower
 from tolk_engine.schedule import Arg, Call, Schedule, SlotRef
 
@@ -84,6 +84,30 @@ def _host_arch() -> tuple[str, str]:
     return f"x86_64,{level}", level
 
 
+_HELPERS = ("__truncsfhf2", "__extendhfsf2", "__truncdfhf2", "__truncsfbf2", "__truncdfbf2")
+"""Conversions of narrow floats that a compiler calls where the processor has no instruction."""
+
+
+@functools.cache
+def _find_helpers() -> tuple[str, ...]:
+    """Make the conversion helpers known to the compiler; returns those that this machine has not."""
+    import llvmlite.binding as llvm
+
+    missing = []
+    try:
+        library = ctypes.CDLL("libgcc_s.so.1")
+    except OSError:
+        library = ctypes.CDLL(None)
+    for name in _HELPERS:
+        if llvm.address_of_symbol(name) is None:
+            function = getattr(library, name, None)
+            if function is None:
+                missing.append(name)
+            else:
+                llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+    return tuple(missing)
+
+
 class _Code:
     """The kernels of a schedule, compiled into this process."""
 
@@ -103,6 +127,9 @@ class _Code:
         tuning.loop_vectorization = tuning.slp_vectorization = True
         passes = llvm.create_pass_builder(machine, tuning)
         passes.getModulePassManager().run(module, passes)
+        missing = _find_helpers()
+        if missing and any(name.encode() in machine.emit_object(module) for name in missing):
+            raise Refused(f"a constant's type conversion needs one of {', '.join(missing)}, which this machine has not")
         self._engine = llvm.create_mcjit_compiler(module, machine)
         self._engine.finalize_object()
 
