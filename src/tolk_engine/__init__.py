@@ -1,0 +1,1 @@
+"""Turn what the tensor compiler makes into programs that `rig` runs."""
