@@ -6,5 +6,6 @@ from tolk_engine.frontend.capture import Spec, capture
 from tolk_engine.frontend.evaluate import evaluate
 from tolk_engine.frontend.fold import fold
 from tolk_engine.frontend.lower import lower
+from tolk_engine.frontend.onnx import from_onnx
 
-__all__ = ["Spec", "capture", "evaluate", "fold", "lower"]
+__all__ = ["Spec", "capture", "evaluate", "fold", "from_onnx", "lower"]

@@ -28,7 +28,8 @@ __all__ = [
     "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
     "bound_values", "buffers_of", "contiguous_output", "dtype_name", "dtype_of", "estimates", "held_bytes", "hold",
     "is_buffer", "is_pending", "is_placeable", "itemsize", "kernel_key", "kind_of", "live_tensors", "make_target",
-    "new_held", "new_placeholder", "pinned", "realize", "recording", "replace_everywhere", "rng_counters",
+    "onnx_runner",
+    "new_held", "new_placeholder", "pinned", "plain_view", "realize", "recording", "replace_everywhere", "rng_counters",
     "variable_names", "view_of",
 ]  # fmt: skip
 
@@ -303,6 +304,13 @@ def held_bytes(uop: Uop) -> memoryview | None:
     return view.toreadonly() if uop.device == "PYTHON" else memoryview(bytes(view))
 
 
+def onnx_runner(data: bytes) -> Any:
+    """Return tinygrad's reader of an ONNX model; call it inside a trace."""
+    from tinygrad.nn.onnx import OnnxRunner  # makes tensors when it is imported: only where the settings are pinned
+
+    return OnnxRunner(_Tensor(data, device="PYTHON"))
+
+
 # --- graph nodes -----------------------------------------------------------------------------------------------------
 
 
@@ -331,6 +339,19 @@ def view_of(uop: Uop) -> View:
     if not isinstance(node.device, str):
         raise Invalid(f"a tensor over several devices {node.device} is not supported: move it to one device")
     return View(node, offset, int(uop.max_numel()) * int(uop.dtype.itemsize), dtype_name(uop.dtype))
+
+
+def plain_view(tensor: Tensor) -> View | None:
+    """Return the bytes that the tensor is, or is a copy of, without any computation; None where there is one."""
+    node = tensor.uop
+    while node.op in (Ops.COPY, Ops.RESHAPE, Ops.CONTIGUOUS):
+        node = node.src[0]
+    source = node
+    while node.op in (Ops.RESHAPE, Ops.BITCAST, Ops.SHRINK, Ops.CONTIGUOUS):
+        if node.op is Ops.SHRINK and len(node.src[0].shape) != 1:
+            return None
+        node = node.src[0]
+    return view_of(source) if node.op is Ops.BUFFER and isinstance(node.device, str) else None
 
 
 def _start(shrink: Uop) -> int:

@@ -71,7 +71,7 @@ class _Builder:
     inputs: Sequence[Port]
     outputs: Sequence[Port]
     state_before: int
-    names: dict[Uop, str]
+    names: dict[tuple[Uop, int], str]
     memories: dict[Uop, _Memory] = field(default_factory=dict)
     constants: dict[tuple[Uop, int, int, str], _Memory] = field(default_factory=dict)
     work: list[_Work] = field(default_factory=list)
@@ -83,7 +83,11 @@ class _Builder:
             name = adapter.dtype_name(buffer.dtype)
             count = int(buffer.max_numel())
             found = _Memory(
-                count * adapter.itemsize(name), buffer.device, name, name=self.names.get(buffer, ""), shape=(count,)
+                count * adapter.itemsize(name),
+                buffer.device,
+                name,
+                name=self.names.get((buffer, 0), ""),
+                shape=(count,),
             )
             found.init = adapter.held_bytes(buffer)
             self.memories[buffer] = found
@@ -142,7 +146,7 @@ class _Builder:
                 if held is None:
                     raise Invalid(f"a copy reads a buffer of {source.buffer.device} that holds nothing")
                 init = held[source.offset : source.offset + nbytes]
-                label = self.names.get(source.buffer, "")
+                label = self.names.get((source.buffer, source.offset), "")
                 self.constants[key] = _Memory(nbytes, to.device, to.dtype, init, name=label, shape=to.shape)
             origin: tuple[_Memory, int, int] = (self.constants[key], 0, nbytes)
         else:
@@ -309,12 +313,13 @@ def build(
     outputs: Sequence[Port],
     *,
     state_before: int,
-    names: dict[Uop, str] | None = None,
+    names: dict[tuple[Uop, int], str] | None = None,
 ) -> Schedule:
     """Return the schedule of recorded `calls`.
 
     A BUFFER numbered below `state_before` was there before the trace: one that is written is state. `names` are what
-    to call constants. Raises `Invalid` for a read of memory that nothing filled and for forms that are not supported.
+    to call constants, by the BUFFER and byte offset that they lie at. Raises `Invalid` for a read of memory that
+    nothing filled and for forms that are not supported.
     """
     builder = _Builder(calls, inputs, outputs, state_before, names or {})
     builder.add_inputs()

@@ -17,7 +17,7 @@ from tolk_engine.frontend.evaluate import evaluate
 from tolk_engine.frontend.fold import fold
 from tolk_engine.schedule import Schedule
 
-__all__ = ["Spec", "capture", "trace"]
+__all__ = ["Spec", "capture", "read_only", "trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def capture(fn: Callable[..., Any], /, *inputs: Spec | Tensor, **named: Spec | T
         return _named_results(fn(*placeholders[: len(positional)], **keyed))
 
     name = getattr(fn, "__name__", None) or type(fn).__name__
-    return trace(name, [*positional, *keywords.values()], call, owners=_owners(fn))
+    return trace(name, [*positional, *keywords.values()], call, owners=_owners(fn), again=True)
 
 
 def _bind(fn: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]) -> list[tuple[str | None, Spec]]:
@@ -186,7 +186,7 @@ class _Trace:
         self.recorder = Recorder()
         self.specs = specs
         self.device = specs[0].device if specs else "CPU"
-        self.names: dict[Uop, str] = {}
+        self.names: dict[tuple[Uop, int], str] = {}
         self.values: dict[Uop, bytes] = {}
 
     def begin(self) -> list[Any]:
@@ -217,6 +217,11 @@ class _Trace:
         if 0 in tensor.shape:
             return b""
         uop = tensor.uop
+        view = adapter.plain_view(tensor)
+        if view is not None and view.buffer.device.split(":")[0] in adapter.HOST_DEVICES:
+            held = adapter.held_bytes(view.buffer)
+            if held is not None:
+                return held[view.offset : view.offset + view.nbytes]
         found = self.values.get(uop)
         if found is None:
             found = self.values[uop] = self.evaluate(tensor)
@@ -255,16 +260,21 @@ class _Trace:
         if not isinstance(device, str) or device.split(":")[0] in adapter.HOST_DEVICES:
             device = self.device
         held = adapter.new_held(tensor, self.read(tensor), device)
-        label = next((self.names[b] for b in adapter.buffers_of(tensor) if b in self.names), "")
-        self.names[adapter.view_of(held).buffer] = label
+        origin = adapter.plain_view(tensor)
+        label = "" if origin is None else self.names.get((origin.buffer, origin.offset), "")
+        self.names[adapter.view_of(held).buffer, 0] = label
         adapter.replace_everywhere(tensor.uop, held)
 
-    def keep(self, old: set[int], returned: set[int]) -> None:
-        """Fill what the function made and keeps (a table in an attribute), so that the next trace finds it."""
+    def keep(self, others: Sequence[Any]) -> None:
+        """Fill what the function made and keeps (a table in an attribute), so that the next trace finds it.
+
+        `others` are the tensors of which this is not to be asked.
+        """
+        known = {id(t) for t in others}
         written = {adapter.view_of(a).buffer for call, _ in self.recorder.calls for a in adapter.arguments(call)}
         inputs = {p.view.buffer for p in self.inputs if p.view is not None}
         for tensor in adapter.live_tensors():
-            if id(tensor) in old or id(tensor) in returned:
+            if id(tensor) in known:
                 continue
             for buffer in adapter.buffers_of(tensor):
                 if buffer not in written or buffer in inputs or adapter.held_bytes(buffer) is not None:
@@ -289,12 +299,12 @@ def trace(
     call: Callable[[Sequence[Any]], dict[str, Any]],
     *,
     owners: Sequence[tuple[str, Any]] = (),
-    names: Callable[[], dict[Uop, str]] | None = None,
+    again: bool = False,
 ) -> Schedule:
     """Return the schedule of `call`, which takes a tensor for each Spec and returns tensors by name.
 
-    `owners` are objects whose tensors' names name the constants; `names` gives such names by buffer once the call is
-    done.
+    `owners` are objects, each with the start of a name, whose tensors' names name the constants. With `again`, `call`
+    may be traced another time: constants that it makes and keeps are computed now.
     """
     state = _Trace(name, specs)
     with adapter.pinned():
@@ -308,23 +318,32 @@ def trace(
             adapter.realize([t for t in outs.values() if 0 not in t.shape])
             adapter.realize([t for t, was in before if t.uop is not was and adapter.is_pending(t)])
             ports = [state.port(key, t) for key, t in outs.items()]
-            if names is not None:
-                state.names.update(names())
             state.names.update(_weight_names(owners))
-            known = {id(t) for t, _ in before}
-            state.keep(known, {id(t) for t in [*placeholders, *results.values(), *outs.values()]})
-        return fold(state.build(state.recorder.calls, ports))
+            schedule = state.build(state.recorder.calls, ports)
+            if again:
+                state.keep([*(t for t, _ in before), *placeholders, *results.values(), *outs.values()])
+        return fold(schedule)
 
 
-def _weight_names(owners: Sequence[tuple[str, Any]]) -> dict[Uop, str]:
-    """Return the names of the buffers of the owners' tensors."""
+def read_only(action: Callable[[], Any]) -> Any:
+    """Return what `action` returns, with the values of constants that it asks for computed here."""
+    state = _Trace("constants", [])
+    with adapter.pinned():
+        state.begin()
+        with adapter.recording(state.recorder, state):
+            return action()
+
+
+def _weight_names(owners: Sequence[tuple[str, Any]]) -> dict[tuple[Uop, int], str]:
+    """Return the names of the memory that the owners' tensors are."""
     from tinygrad.nn.state import get_state_dict
 
-    found: dict[Uop, str] = {}
+    found: dict[tuple[Uop, int], str] = {}
     for label, owner in owners:
         if inspect.ismodule(owner) or inspect.isclass(owner) or inspect.isroutine(owner):
             continue
         for name, tensor in get_state_dict(owner, prefix=label).items():
-            for buffer in adapter.buffers_of(tensor)[:1]:
-                found.setdefault(buffer, name.strip("."))
+            view = adapter.plain_view(tensor)
+            if view is not None:
+                found.setdefault((view.buffer, view.offset), name.strip("."))
     return found
