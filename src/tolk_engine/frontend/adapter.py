@@ -308,7 +308,24 @@ def onnx_runner(data: bytes) -> Any:
     """Return tinygrad's reader of an ONNX model; call it inside a trace."""
     from tinygrad.nn.onnx import OnnxRunner  # makes tensors when it is imported: only where the settings are pinned
 
-    return OnnxRunner(_Tensor(data, device="PYTHON"))
+    runner = OnnxRunner(_Tensor(data, device="PYTHON"))
+    runner.onnx_ops = {**runner.onnx_ops, **{name: _apart(runner.onnx_ops[name]) for name in _APART}}
+    return runner
+
+
+_APART = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
+"""Operators that are computed from memory: fused with the convolution before them, a pool hides its loops."""
+
+
+def _apart(operator: Any) -> Any:
+    """Return a reader's operator (or its versions) with its first input computed into memory before."""
+    if isinstance(operator, dict):
+        return {version: _apart(o) for version, o in operator.items()}
+
+    def apart(x: Tensor, *args: Any, **options: Any) -> Any:
+        return operator(x.contiguous(), *args, **options)
+
+    return apart
 
 
 # --- graph nodes -----------------------------------------------------------------------------------------------------
