@@ -73,7 +73,7 @@ def check_leaf(facts: Facts, leaf: Leaf, place: Place) -> None:
     elif kind is Ready:
         facts.require_rail(leaf.rail, place)  # type: ignore[union-attr]
     else:
-        fail(place, f"{kind.__name__} stands here; Address, Handle, Entry and Ready are allowed")
+        raise TypeError("not a leaf")
 
 
 def check_value(facts: Facts, value: Value, place: Place) -> None:
