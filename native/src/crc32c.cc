@@ -1,6 +1,7 @@
 #include "crc32c.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -12,6 +13,8 @@
 
 namespace rig {
 namespace {
+
+static_assert(std::endian::native == std::endian::little, "words are read as they lie in memory");
 
 constexpr uint32_t kPolynomial = 0x82F63B78U;  // reflected
 
