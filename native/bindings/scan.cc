@@ -106,18 +106,18 @@ nb::object nonzero_gap(nb::handle data, nb::list ends, size_t alignment) {
 
 void bind_bytes(nb::module_& m) {
   m.def("crc32c", &crc32c, nb::arg("data"), nb::arg("seed") = 0,
-        nb::sig("def crc32c(data: collections.abc.Buffer, seed: int = 0) -> int"),
+        nb::sig("def crc32c(data: typing_extensions.Buffer, seed: int = 0) -> int"),
         "Return the CRC-32C of `data`; `seed` is the value of the bytes before it.");
   m.def("read_into", &read_into, nb::arg("fd"), nb::arg("file_offset"), nb::arg("into"),
-        nb::sig("def read_into(fd: int, file_offset: int, into: collections.abc.Buffer) -> int"),
+        nb::sig("def read_into(fd: int, file_offset: int, into: typing_extensions.Buffer) -> int"),
         "Fill the writable buffer `into` from byte `file_offset` of the open file `fd`; return the CRC-32C of its bytes.\n\n"
         "Raises FormatError if the file ends before the buffer is full, OSError if a read fails.");
   m.def("scan_msgpack", &scan_msgpack, nb::arg("data"), nb::arg("max_depth"),
-        nb::sig("def scan_msgpack(data: collections.abc.Buffer, max_depth: int) -> tuple[int, str] | None"),
+        nb::sig("def scan_msgpack(data: typing_extensions.Buffer, max_depth: int) -> tuple[int, str] | None"),
         "Check that `data` is exactly one MessagePack object of nil, 64-bit integers, UTF-8 strings and arrays in shortest form.\n\n"
         "Returns None, or the position of the first fault and its reason. Allocates nothing by the lengths that it reads.");
   m.def("nonzero_gap", &nonzero_gap, nb::arg("data"), nb::arg("ends"), nb::arg("alignment"),
-        nb::sig("def nonzero_gap(data: collections.abc.Buffer, ends: list[int], alignment: int) -> int | None"),
+        nb::sig("def nonzero_gap(data: typing_extensions.Buffer, ends: list[int], alignment: int) -> int | None"),
         "Return the position of the first byte that is not zero between one of `ends` and the next multiple of `alignment`.\n\n"
         "None if there is none. `alignment` is a power of two.");
 }

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
+from rig.kinds import Access, Kind
+
 __all__ = [
     "Access", "Address", "Alloc", "Area", "Blob", "Copies", "Copy", "Data", "Entry", "Fill", "Fixed", "Handle", "Hole",
     "Image", "Input", "InputSlot", "Int", "IntsSlot", "Kind", "Launch", "Leaf", "Loop", "Memory", "MemorySlot", "Move",
@@ -35,24 +37,6 @@ if TYPE_CHECKING:
     BlobLike: TypeAlias = bytes | memoryview
 else:
     BlobLike = Blob
-
-
-class Kind(enum.IntEnum):
-    """Where memory of a device lives (`rig.Buffer.create`)."""
-
-    DEVICE = 0
-    """The device's own memory."""
-    PINNED = 1
-    """Host memory that the host and the device both address, coherent."""
-    MAPPED = 2
-    """Device memory that the host reaches through a window, else as PINNED."""
-
-
-class Access(enum.IntEnum):
-    """How memory may be used."""
-
-    READ = 0
-    READ_WRITE = 1
 
 
 class Copies(enum.IntEnum):

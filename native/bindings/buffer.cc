@@ -1,0 +1,291 @@
+// Buffer: bytes in a region, as a device sees them.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+
+#include "module.h"
+#include "submit.h"
+
+namespace rig::python {
+
+void require_live(const PyBuffer& b) {
+  if (!b.region->live()) raise(Code::invalid, "the buffer is dead: " + b.region->dead_reason());
+}
+
+FrameInput frame_input(const PyBuffer& b) {
+  return {b.region.get(), b.device.get(), b.offset, b.address, b.nbytes, b.writable};
+}
+
+namespace {
+
+// What a region over a Python object's memory gives back: its buffer, once the interpreter's lock is at hand.
+struct Pinned {
+  Py_buffer buffer{};
+  Pinned* next = nullptr;
+};
+std::atomic<Pinned*> dropped{nullptr};
+
+int drain(void*) {
+  Pinned* list = dropped.exchange(nullptr);
+  while (list != nullptr) {
+    Pinned* next = list->next;
+    ++locked_callbacks();  // a finaliser of the object may run here
+    PyBuffer_Release(&list->buffer);
+    --locked_callbacks();
+    delete list;
+    list = next;
+  }
+  return 0;
+}
+
+// May run on any thread, with or without the lock.
+void drop(void* owner) {
+  auto* pinned = static_cast<Pinned*>(owner);
+  pinned->next = dropped.load();
+  while (!dropped.compare_exchange_weak(pinned->next, pinned)) {
+  }
+  if (PyGILState_Check()) {
+    drain(nullptr);
+  } else {
+    Py_AddPendingCall(drain, nullptr);
+  }
+}
+
+PyBuffer window(const Ref<Region>& region) {
+  return {region, region->device_ref(), 0, region->nbytes(), region->memory().address, region->writable()};
+}
+
+PyBuffer create(const PyDevice& device, int64_t nbytes, int kind) {
+  if (nbytes < 0) raise(Code::invalid, "nbytes is " + std::to_string(nbytes) + ", it must not be negative");
+  if (kind < 0 || kind > 2) raise(Code::invalid, "kind is " + std::to_string(kind) + ", allowed is DEVICE, PINNED or MAPPED");
+  Error err;
+  Ref<Region> region = Region::alloc(device.device, static_cast<uint64_t>(nbytes), static_cast<uint32_t>(kind), err);
+  if (!region) raise(err);
+  return window(region);
+}
+
+PyBuffer of(nb::handle object, bool writable) {
+  auto pinned = std::make_unique<Pinned>();
+  nb::object source = nb::borrow(object);
+  if (!PyObject_CheckBuffer(source.ptr()) && nb::hasattr(source, "__dlpack__")) {
+    source = nb::module_::import_("numpy").attr("from_dlpack")(source);
+  }
+  if (PyObject_GetBuffer(source.ptr(), &pinned->buffer, writable ? PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE : PyBUF_C_CONTIGUOUS) != 0) {
+    const std::string type = nb::cast<std::string>(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))).attr("__name__"));
+    PyErr_Clear();
+    raise(Code::invalid, "Buffer.of takes contiguous " + std::string(writable ? "writable " : "") + "memory, this " + type + " is not");
+  }
+  Pinned* p = pinned.release();
+  Ref<Region> region = Region::wrap(host_device(), p->buffer.buf, static_cast<uint64_t>(p->buffer.len), writable && !p->buffer.readonly, p, drop);
+  return window(region);
+}
+
+PyBuffer view(const PyBuffer& self, int64_t offset, int64_t nbytes) {
+  require_live(self);
+  if (offset < 0 || nbytes < 0 || static_cast<uint64_t>(offset) > self.nbytes || static_cast<uint64_t>(nbytes) > self.nbytes - static_cast<uint64_t>(offset)) {
+    raise(Code::invalid, "a view of " + std::to_string(nbytes) + " bytes at offset " + std::to_string(offset) + " is not within the buffer's " + std::to_string(self.nbytes) + " bytes");
+  }
+  PyBuffer v = self;
+  v.offset += static_cast<uint64_t>(offset);
+  v.address += static_cast<uint64_t>(offset);
+  v.nbytes = static_cast<uint64_t>(nbytes);
+  return v;
+}
+
+PyBuffer borrow(const PyBuffer& self, const PyDevice& device) {
+  require_live(self);
+  rig_memory mapped{};
+  Error err;
+  if (!self.region->map(device.device, mapped, err)) raise(err);
+  PyBuffer b = self;
+  b.device = device.device;
+  b.address = mapped.address + self.offset;
+  return b;
+}
+
+// Wait, without the interpreter's lock, for the work that a read or a write must follow.
+void settle(const PyBuffer& self, bool for_write) {
+  require_live(self);
+  PyGate gate;
+  Error err;
+  const bool ok = self.region->wait_idle(for_write, &gate, err);
+  gate.finish();
+  if (!ok) raise(err);
+  if (!self.region->device().usable(err)) raise(err);
+}
+
+constexpr uint64_t kUnlocked = 1 << 20;
+
+void transfer(const PyBuffer& self, void* bytes, bool into_device) {
+  Error err;
+  PyGate gate;
+  self.region->pin();
+  if (self.nbytes > kUnlocked) gate.release();
+  const Device& d = self.region->device();
+  char why[RIG_WHY] = "";
+  const rig_memory& m = self.region->memory();
+  const rig_result result = into_device ? d.table()->write(d.state(), &m, self.offset, bytes, self.nbytes, why)
+                                        : d.table()->read(d.state(), &m, self.offset, bytes, self.nbytes, why);
+  gate.finish();
+  self.region->unpin();
+  if (!d.report(result, why, err)) raise(err);
+}
+
+nb::object read(const PyBuffer& self, nb::handle into) {
+  settle(self, false);
+  nb::object target = into.is_none() ? nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(self.nbytes)))
+                                     : nb::borrow(into);
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(target.ptr(), &buffer, PyBUF_WRITABLE) != 0) throw nb::python_error();
+  if (static_cast<uint64_t>(buffer.len) != self.nbytes) {
+    const auto n = buffer.len;
+    PyBuffer_Release(&buffer);
+    raise(Code::invalid, "reading " + std::to_string(self.nbytes) + " bytes into memory of " + std::to_string(n));
+  }
+  transfer(self, buffer.buf, false);
+  PyBuffer_Release(&buffer);
+  return nb::steal(PyMemoryView_FromObject(target.ptr()));
+}
+
+void write(const PyBuffer& self, nb::handle data) {
+  if (!self.writable) raise(Code::invalid, "the buffer is read-only memory");
+  settle(self, true);
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(data.ptr(), &buffer, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  if (static_cast<uint64_t>(buffer.len) != self.nbytes) {
+    const auto n = buffer.len;
+    PyBuffer_Release(&buffer);
+    raise(Code::invalid, "writing " + std::to_string(n) + " bytes into a buffer of " + std::to_string(self.nbytes));
+  }
+  transfer(self, buffer.buf, true);
+  PyBuffer_Release(&buffer);
+}
+
+PyPoint submit_copy(const PyBuffer& self, const PyBuffer& dst, const nb::sequence& waits) {
+  require_live(self);
+  require_live(dst);
+  if (self.nbytes != dst.nbytes) {
+    raise(Code::invalid, "a copy of " + std::to_string(self.nbytes) + " bytes into a buffer of " + std::to_string(dst.nbytes));
+  }
+  if (!dst.writable) raise(Code::invalid, "the copy's destination is read-only memory");
+  if (self.region == dst.region && self.offset < dst.offset + dst.nbytes && dst.offset < self.offset + self.nbytes && self.nbytes != 0) {
+    raise(Code::invalid, "the copy's ends overlap: bytes " + std::to_string(self.offset) + " and " + std::to_string(dst.offset) + " of one memory, " + std::to_string(self.nbytes) + " each");
+  }
+  WaitList list;
+  for (const rig_point& p : points_of(waits)) list.add(static_cast<Timeline*>(p.timeline), p.value);
+  Stamp point;
+  Error err;
+  PyGate gate;
+  self.region->pin();
+  dst.region->pin();
+  const bool ok = submit_move({self.region, self.offset}, {dst.region, dst.offset}, self.nbytes, list, &gate, point, err);
+  gate.finish();
+  self.region->unpin();
+  dst.region->unpin();
+  if (!ok) raise(err);
+  return {point.timeline, point.value};
+}
+
+bool aligned(const PyBuffer& self, uint64_t align, uint64_t phase) {
+  if (align == 0 || (align & (align - 1)) != 0) raise(Code::invalid, "align is " + std::to_string(align) + ", it must be a power of two");
+  if (phase >= align) raise(Code::invalid, "phase is " + std::to_string(phase) + ", allowed is 0 to align - 1 = " + std::to_string(align - 1));
+  return (self.address & (align - 1)) == phase;
+}
+
+uint64_t address(const PyBuffer& self) {
+  require_live(self);
+  if (!self.device->can(RIG_CAN_ADDRESS)) raise(Code::refused, self.device->name() + ": its memory has no address");
+  return self.address;
+}
+
+uint64_t handle(const PyBuffer& self) {
+  raise(Code::refused, self.device->name() + ": its memory has no handle");
+}
+
+int get_buffer(PyObject* object, Py_buffer* out, int flags) {
+  auto& self = nb::cast<PyBuffer&>(nb::handle(object));
+  try {
+    settle(self, (flags & PyBUF_WRITABLE) != 0);
+    if (self.region->host() == nullptr) raise(Code::refused, self.region->device().name() + ": the host does not address its memory");
+  } catch (nb::python_error& e) {
+    nb::object value = nb::borrow(e.value());
+    PyErr_SetString(PyExc_BufferError, nb::str(value).c_str());
+    return -1;
+  }
+  if (PyBuffer_FillInfo(out, object, self.region->host() + self.offset, static_cast<Py_ssize_t>(self.nbytes), self.writable ? 0 : 1, flags) != 0) return -1;
+  self.region->pin();
+  return 0;
+}
+
+void release_buffer(PyObject* object, Py_buffer*) { nb::cast<PyBuffer&>(nb::handle(object)).region->unpin(); }
+
+PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+                       {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
+                       {0, nullptr}};
+
+}  // namespace
+
+void drain_dropped() { drain(nullptr); }
+
+void bind_buffer(nb::module_& m) {
+  nb::class_<PyBuffer>(m, "Buffer", nb::type_slots(slots), R"(Bytes in a region of memory, as one device sees them.
+
+Views and borrows of one region share its order, its life and its claims, and keep it. Memory that the host addresses is given
+by the buffer protocol too, once the work that wrote it is done.)")
+      .def_static("create", &create, nb::arg("device"), nb::arg("nbytes"), nb::kw_only(), nb::arg("kind") = 0,
+                  R"(Make memory of `device`: `nbytes` zero bytes or more of `kind` (`rig.Kind`, DEVICE by default).
+
+It starts on the device's alignment, on the host from 64 KiB on a page. Raises Invalid for a negative size, OutOfMemory if it
+cannot be made, Lost if the device is lost.)")
+      .def_static("of", &of, nb::arg("obj"), nb::kw_only(), nb::arg("writable") = false,
+                  nb::sig("def of(obj: object, *, writable: bool = False) -> Buffer"), R"(Name the memory of `obj`, an object with the buffer protocol or DLPack, without a copy.
+
+`obj` is kept until the last work on it is over. Raises Invalid for memory that is not contiguous, or is read-only where
+`writable` is asked for.)")
+      .def_prop_ro("device", [](const PyBuffer& b) { return PyDevice{b.device}; }, "The device that sees the bytes at `address`.")
+      .def_prop_ro("nbytes", [](const PyBuffer& b) { return b.nbytes; }, "Its size in bytes.")
+      .def_prop_ro("writable", [](const PyBuffer& b) { return b.writable; }, "Whether work may write it.")
+      .def_prop_ro("access", [](const PyBuffer& b) { return nb::module_::import_("rig.kinds").attr("Access")(b.writable ? 1 : 0); },
+                   nb::sig("def access(self) -> rig.kinds.Access"), "READ or READ_WRITE; READ memory is never written.")
+      .def_prop_ro("_offset", [](const PyBuffer& b) { return b.offset; })
+      .def_prop_ro("_region_nbytes", [](const PyBuffer& b) { return b.region->nbytes(); })
+      .def_prop_ro("live", [](const PyBuffer& b) { return b.region->live(); }, "Whether it may be used: not freed and not consumed.")
+      .def_prop_ro("address", &address, "The address of its first byte as its device's work sees it.\n\nRaises Refused where memory has a handle only.")
+      .def_prop_ro("handle", &handle, "The driver's object.\n\nRaises Refused where there is none, as on the host and on memory devices.")
+      .def("view", &view, nb::arg("offset"), nb::arg("nbytes"), "The `nbytes` bytes from `offset`, sharing this memory.\n\nRaises Invalid for bytes outside this buffer.")
+      .def("borrow", &borrow, nb::arg("device"), "These bytes as `device` sees them.\n\nRaises Refused where it does not map them.")
+      .def("aligned", &aligned, nb::arg("align"), nb::arg("phase") = 0, "Whether its address is `phase` bytes past a multiple of `align`, a power of two.")
+      .def("read", &read, nb::arg("into") = nb::none(), nb::sig("def read(self, into: typing_extensions.Buffer | None = None) -> memoryview"),
+           "The bytes, copied once the work that writes them is done, into `into` or new memory.\n\nRaises Lost if that work never will be.")
+      .def("write", &write, nb::arg("data"), nb::sig("def write(self, data: typing_extensions.Buffer) -> None"),
+           "Copy `data`, of exactly `nbytes` bytes, in, once the work that uses these bytes is done.")
+      .def("submit_copy", &submit_copy, nb::arg("dst"), nb::kw_only(), nb::arg("waits") = nb::make_tuple(),
+           nb::sig("def submit_copy(self, dst: Buffer, *, waits: collections.abc.Sequence[Point] = ()) -> Point"),
+           R"(Copy these bytes into `dst`, of the same size, in order with other work on both; gives the point of the copy.
+
+Made by this memory's device if it copies and reaches both, else by the destination's, else by the host, which is done when
+this returns. Raises Invalid for other sizes, ends that overlap and read-only memory.)")
+      .def("free", [](const PyBuffer& b) { b.region->free_now("it was freed"); },
+           "End every buffer over this memory; the bytes return once the work on them is over.")
+      .def("_hold", [](const PyBuffer& b) { Error err; if (!b.region->hold(err)) raise(err); })
+      .def("_unhold", [](const PyBuffer& b) { b.region->unhold(); })
+      .def("_exclude", [](const PyBuffer& b) {
+             if (b.nbytes != b.region->nbytes()) raise(Code::invalid, "an exclusive claim needs the whole memory of " + std::to_string(b.region->nbytes()) + " bytes, this buffer has " + std::to_string(b.nbytes));
+             Error err;
+             if (!b.region->exclude(err)) raise(err);
+           })
+      .def("_unexclude", [](const PyBuffer& b) { b.region->unexclude(); })
+      .def("_consume", [](const PyBuffer& b, const std::string& why) {
+             Error err;
+             Ref<Region> heir = b.region->consume(why, err);
+             if (!heir) raise(err);
+             return window(heir);
+           }, nb::arg("why"))
+      .def("__len__", [](const PyBuffer& b) { return b.nbytes; })
+      .def("__repr__", [](const PyBuffer& b) {
+        return "<rig.Buffer of " + std::to_string(b.nbytes) + " bytes on " + b.device->name() + (b.region->live() ? "" : ", dead") + ">";
+      });
+}
+
+}  // namespace rig::python
