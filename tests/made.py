@@ -11,7 +11,22 @@ from typing import Any
 
 from rig.model import Model, Signature, Tensor, Weight, save
 from rig.program.description import (
-    Alloc, Copy, Data, Fixed, Image, Input, InputSlot, Launch, MemorySlot, Part, Program, Ref, Slot, Submit, Term, Use,
+    Alloc,
+    Copy,
+    Data,
+    Fixed,
+    Image,
+    Input,
+    InputSlot,
+    Launch,
+    MemorySlot,
+    Part,
+    Program,
+    Ref,
+    Slot,
+    Submit,
+    Term,
+    Use,
     View,
 )  # fmt: skip
 
@@ -98,7 +113,7 @@ class Made:
         from rig.program.load import load
 
         device = rig.host() if device is None else device
-        return Model(load(self.program, [device]), self.signature, [device])
+        return Model(load(self.program, [device]), self.signature)
 
     def open(self, folder: Path, device: Any = None) -> Model:
         """Make a model through a file."""

@@ -28,7 +28,7 @@ WAYS: dict[str, Callable[[made.Made, Path], Model]] = {
     "opened": lambda model, folder: model.open(folder),
     "far": lambda model, folder: model.open(folder, far()),
     "far and late": lambda model, folder: model.load(far(delay=0.01)),
-    "far and without copies": lambda model, folder: model.load(far(borrows=False, copies=False, alignment=1)),
+    "far and out of reach": lambda model, folder: model.load(far(borrows=False, alignment=1)),
 }
 
 
@@ -371,7 +371,7 @@ def test_signature_and_repr(tmp_path: Path) -> None:
     model = made.scaled_image().open(tmp_path)
     assert model.signature.inputs[1] == Tensor("scale", "float64", (), 1)
     assert "image: float32[1, 3, 4, 4], scale: float64[]" in repr(model)
-    assert len(model.loaded.program.inputs) == 3
+    assert len(model.loaded.description.inputs) == 3
 
 
 # Threads and failures.

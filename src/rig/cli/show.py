@@ -67,7 +67,7 @@ def _text(kind: str, number: Any) -> str:
         text = f"{number:.{digits}g}"
         if _same(kind, float(text), number):
             break
-    return text if "." in text or "e" in text else f"{text}.0"
+    return repr(float(text))
 
 
 def _same(kind: str, a: float, b: float) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rig.model.ports import Port
     from rig.model.signature import Signature
     from rig.point import Point
-    from rig.program.load import Loaded
+    from rig.program.run import Loaded
 
 __all__ = ["Bound", "Model", "open"]
 
@@ -45,7 +45,7 @@ def open(
 
     with Artifact(source, progress) as artifact:
         devices = _devices(device, len(artifact.program.devices))
-        return Model(load(artifact.program, devices, initial=artifact.initial), artifact.signature, devices)
+        return Model(load(artifact.program, devices, initial=artifact.initial), artifact.signature)
 
 
 def _devices(device: Device | Sequence[Device] | None, count: int) -> tuple[Device, ...]:
@@ -68,21 +68,20 @@ class Model:
     """
 
     __slots__ = (
-        "_array", "_count", "_devices", "_empty", "_idle", "_inputs", "_loaded", "_outputs", "_result", "_signature",
+        "_array", "_count", "_empty", "_idle", "_inputs", "_loaded", "_outputs", "_result", "_signature",
         "_staged",
     )  # fmt: skip
 
-    def __init__(self, loaded: Loaded, signature: Signature, devices: Sequence[Device]) -> None:
-        """Make a model of a loaded program; `devices` are those it was loaded on."""
+    def __init__(self, loaded: Loaded, signature: Signature) -> None:
+        """Make a model of a loaded program; `signature` must fit it (`rig.model.signature.check`)."""
         self._loaded = loaded
         self._signature = signature
-        self._devices = tuple(devices)
         self._inputs = ports("input", signature.inputs)
         self._outputs = ports("output", signature.outputs)
         self._count = len(self._inputs)
         self._staged: dict[int, Device] = {}
         for port in (*self._inputs, *self._outputs):
-            device = self._devices[loaded.program.inputs[port.slot].device]
+            device = loaded.devices[loaded.description.inputs[port.slot].device]
             if device.kind != "host":
                 self._staged[port.slot] = device
         self._idle: list[dict[int, Buffer]] = []
@@ -220,7 +219,7 @@ class Model:
 
     def _run(self, sources: Sequence[Any], results: Sequence[Any]) -> None:
         """Run once from arrays into arrays, and wait until the results are there."""
-        slots: list[Any] = [None] * len(self._loaded.program.inputs)
+        slots: list[Any] = [None] * len(self._loaded.description.inputs)
         staged = self._staging() if self._staged else {}
         for port, array in zip(self._inputs, sources, strict=True):
             slot = port.slot
@@ -245,7 +244,7 @@ class Model:
         try:
             return self._idle.pop()
         except IndexError:
-            inputs = self._loaded.program.inputs
+            inputs = self._loaded.description.inputs
             return {slot: Buffer.create(device, inputs[slot].nbytes) for slot, device in self._staged.items()}
 
     def _bound(self, buffers: Mapping[int, Buffer]) -> Bound:
