@@ -45,18 +45,18 @@ PREAMBLE = struct.Struct("<8sIIQQQ24x")
 
 
 def everything() -> Program:
-    """Return a program that has every type of a description in it."""
+    """Return a program that has every type of a description in it and keeps every rule."""
     code = Data(b"\x7fcode" * 30, (Hole(8, Width.W64, (Term(Entry(0, "g"), 1),)),))
     init = Data(
         bytes(range(1, 33)) + bytes(16),
-        (Hole(32, Width.W32, (Term(Address(1, 0), 1),), 0, 32), Hole(40, Width.W64, (Term(Handle(1), -2),), -7)),
+        (Hole(32, Width.W32, (Term(Address(1, 1), 1),), 0, 32), Hole(40, Width.W64, (Term(Handle(1), -2),), -7)),
     )
     params = Data(bytes(24), (Hole(8, Width.W64, (Term(Int(0), 64), Term(Fixed(3), 2)), 5, 0),))
     launch = Launch(
-        1, "kernel", params, (Ref(0, 0, Use.READ), Ref(1, 16, Use.UNORDERED)), (Int(1), Fixed(1), Fixed(1)),
+        1, "kernel", params, (Ref(0, 0, Use.READ), Ref(1, 16, Use.WRITE)), (Int(1), Fixed(1), Fixed(1)),
         (Fixed(128), Fixed(2), Fixed(1)), Fixed(1024),
     )  # fmt: skip
-    fill = Fill(Ready(4), Data(b"\x01\0\0\0" * 4), (Ref(2, 8, Use.WRITE),))
+    fill = Fill(Ready(4), Data(b"\x01" * 8 + bytes(8)), (Ref(2, 8, Use.UNORDERED),))
     copy = Copy(0, (Term(Fixed(8), 2),), 1, (Term(Int(1), 4), Term(Fixed(-1), 4)), 12)
     slots = (MemorySlot(View(0, 8, 40)), InputSlot(0), IntsSlot())
     submit = Submit(1, (launch, fill, copy, Words(View(2, 0, 16))), slots, ((View(1, 0, 64), Access.READ_WRITE),))
@@ -74,7 +74,7 @@ def everything() -> Program:
         (Image(0, Data(b"plain")), Image(1, code)),
         (Input(0, 100), Input(1, 0)),
         3,
-        (submit, Loop(Fixed(5), (inner, move), 2), Loop(Handle(0), ())),
+        (submit, Loop(Fixed(5), (inner, move), 2), Loop(Handle(0), (), None, (MemorySlot(View(0, 0, 48)), 0))),
     )
 
 

@@ -8,88 +8,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from generated import programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import body_of, everything, sealed
 
 from rig.errors import FormatError
 from rig.program.codec import of_bytes, to_bytes
-from rig.program.description import (
-    Access,
-    Address,
-    Alloc,
-    Area,
-    Copies,
-    Copy,
-    Data,
-    Entry,
-    Fill,
-    Fixed,
-    Handle,
-    Hole,
-    Image,
-    Input,
-    InputSlot,
-    Int,
-    IntsSlot,
-    Kind,
-    Launch,
-    Loop,
-    MemorySlot,
-    Move,
-    Program,
-    Rail,
-    Ready,
-    Ref,
-    Submit,
-    Term,
-    Use,
-    View,
-    Width,
-    Words,
-)  # fmt: skip
+from rig.program.description import Program
 
 i64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 300)
-names = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-leaves = st.builds(Address, i64, i64) | st.builds(Handle, i64) | st.builds(Entry, i64, names) | st.builds(Ready, i64)
-values = st.builds(Fixed, i64) | st.builds(Int, i64) | leaves
-
-
-def few(items: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
-    return st.lists(items, max_size=3).map(tuple)
-
-
-terms = few(st.builds(Term, values, i64))
-blobs = st.binary(max_size=200) | st.binary(max_size=70).map(memoryview)
-data = st.builds(Data, blobs, few(st.builds(Hole, i64, st.sampled_from(Width), terms, i64, i64)))
-views = st.builds(View, i64, i64, i64)
-slots = st.builds(MemorySlot, views) | st.builds(InputSlot, i64) | st.just(IntsSlot())
-refs = few(st.builds(Ref, i64, i64, st.sampled_from(Use)))
-sizes = st.tuples(values, values, values)
-parts = (
-    st.builds(Words, views)
-    | st.builds(Fill, leaves, data, refs)
-    | st.builds(Copy, i64, terms, i64, terms, i64)
-    | st.builds(Launch, i64, names, data, refs, sizes, sizes, values)
-)
-submits = st.builds(Submit, i64, few(parts), few(slots), few(st.tuples(views, st.sampled_from(Access))))
-moves = st.builds(Move, slots, terms, slots, terms, i64)
-steps = st.recursive(
-    submits | moves,
-    lambda inner: st.builds(Loop, values, few(inner), st.none() | i64, st.none() | st.tuples(slots, i64)),
-    max_leaves=4,
-)
-memory = st.builds(Alloc, i64, i64, data, st.sampled_from(Copies), st.sampled_from(Kind)) | st.builds(
-    Rail, i64, st.sampled_from(Area)
-)
-programs = st.builds(
-    Program, few(names), few(memory), few(st.builds(Image, i64, data)), few(st.builds(Input, i64, i64)), i64, few(steps)
-)
 
 
 @pytest.mark.spec("P-data-bytes")
 @settings(max_examples=150)
-@given(programs)
+@given(programs(i64))
 def test_round_trip(program: Program) -> None:
     encoded = to_bytes(program)
     decoded = of_bytes(encoded)

@@ -21,13 +21,24 @@ class DeviceLike(Protocol):
     """What a check asks of a device."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
     @property
-    def arch(self) -> str: ...
+    def arch(self) -> str:
+        """What code it runs."""
+        ...
+
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """Which kind of device it is, such as ``host``."""
+        ...
+
     @property
-    def host(self) -> DeviceLike: ...
+    def host(self) -> DeviceLike:
+        """The host of its machine."""
+        ...
 
 
 class RailEnd(Protocol):
