@@ -28,9 +28,8 @@ __all__ = [
     "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
     "bound_values", "buffers_of", "contiguous_output", "dtype_name", "dtype_of", "estimates", "held_bytes", "hold",
     "is_buffer", "is_pending", "is_placeable", "itemsize", "kernel_key", "kind_of", "live_tensors", "make_target",
-    "onnx_runner",
-    "new_held", "new_placeholder", "pinned", "plain_view", "realize", "recording", "replace_everywhere", "rng_counters",
-    "variable_names", "view_of",
+    "new_held", "new_placeholder", "onnx_runner", "pinned", "plain_view", "realize", "recording", "replace_everywhere",
+    "rng_counters", "rough_estimates", "variable_names", "view_of",
 ]  # fmt: skip
 
 VERSION = "0.14.0"
@@ -306,9 +305,17 @@ def held_bytes(uop: Uop) -> memoryview | None:
 
 def onnx_runner(data: bytes) -> Any:
     """Return tinygrad's reader of an ONNX model; call it inside a trace."""
-    from tinygrad.nn.onnx import OnnxRunner  # makes tensors when it is imported: only where the settings are pinned
+    # That module makes tensors when it is imported: only where the settings are pinned.
+    from tinygrad.nn.onnx import OnnxPBParser, OnnxRunner
 
-    runner = OnnxRunner(_Tensor(data, device="PYTHON"))
+    class Parser(OnnxPBParser):  # type: ignore[misc]
+        def _parse_TypeProto(self) -> dict[str, Any]:
+            """Read a type; outputs of a branch may have none, and theirs is not used."""
+            found: dict[str, Any] = super()._parse_TypeProto()
+            return found or {"tensor_type": {"elem_type": 1, "shape": {"dim": []}}}
+
+    runner = OnnxRunner.__new__(OnnxRunner)
+    runner._init_from_graph(Parser(_Tensor(data, device="PYTHON"), load_external_data=True).parse()["graph"])
     runner.onnx_ops = {**runner.onnx_ops, **{name: _apart(runner.onnx_ops[name]) for name in _APART}}
     return runner
 
@@ -484,6 +491,24 @@ def estimates(program: Uop) -> tuple[int, int]:
     """Return the operations and bytes of distinct memory of a compiled kernel's launch, at the variables' largest."""
     found = program.src[0].arg.estimates
     return _largest(found.ops), _largest(found.mem)
+
+
+_WEIGHTS = {Ops.EXP2: 16, Ops.LOG2: 16, Ops.SIN: 24, Ops.SQRT: 2}
+
+
+def rough_estimates(ast: Uop) -> tuple[int, int]:
+    """Return about what `estimates` will say, from a kernel's description, before it is compiled."""
+    ops = mem = 0
+    for node in ast.toposort():
+        if node.op is Ops.PARAM and node.addrspace is AddrSpace.GLOBAL:
+            mem += int(node.max_numel()) * int(node.dtype.itemsize)
+        elif (node.op in GroupOp.ALU or node.op is Ops.REDUCE) and node.dtype not in dtypes.weaks:
+            loops = {**node.ranges, **{r: None for r in node.src[1:] if node.op is Ops.REDUCE and r.op is Ops.RANGE}}
+            count = _WEIGHTS.get(node.op, 1)
+            for loop in loops:
+                count *= int(loop.vmax) + 1
+            ops += count
+    return ops, mem
 
 
 def _largest(value: Any) -> int:

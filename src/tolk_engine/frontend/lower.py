@@ -38,11 +38,18 @@ def lower(kernel: Kernel, target: TargetLike | str) -> Lowered:
     arch = portable_arch(target if isinstance(target, str) else target.arch)
     ast: Any = kernel.ast
     with adapter.pinned():
-        program = to_program(ast, HostRenderer(adapter.make_target(arch)))
-        ops, mem = adapter.estimates(program)
-        if ops > mem and ops >= _WORTH_SPLITTING:
-            program = to_program(ast, SplitHostRenderer(adapter.make_target(arch)))
+        target_ = adapter.make_target(arch)
+        split = _worth_splitting(*adapter.rough_estimates(ast))
+        program = to_program(ast, (SplitHostRenderer if split else HostRenderer)(target_))
+        if split != _worth_splitting(
+            *adapter.estimates(program)
+        ):  # the guess was wrong: rarely, and it costs time only
+            program = to_program(ast, (HostRenderer if split else SplitHostRenderer)(target_))
         return _lowered(ast, program)
+
+
+def _worth_splitting(ops: int, mem: int) -> bool:
+    return ops > mem and ops >= _WORTH_SPLITTING
 
 
 def portable_arch(arch: str) -> str:

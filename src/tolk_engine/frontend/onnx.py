@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,8 @@ def from_onnx(
     weights = {name: value for name, value in runner.graph_values.items() if name and isinstance(value, Tensor)}
 
     def call(placeholders: Sequence[Any]) -> dict[str, Any]:
-        return _run(runner, {str(s.name): p for s, p in zip(specs, placeholders, strict=True)}, specs)
+        inputs = {str(s.name): p for s, p in zip(specs, placeholders, strict=True)}
+        return _run(runner, inputs, specs, shapes or {})
 
     return trace(name or label, specs, call, owners=[("", weights)])
 
@@ -65,7 +67,7 @@ def _parse(data: bytes, label: str) -> Any:
     except Invalid:
         raise
     except Exception as e:
-        raise Invalid(f"{label}: the bytes are no ONNX model that can be read: {type(e).__name__}: {e}") from e
+        raise Invalid(f"{label}: these bytes cannot be read as an ONNX model: {type(e).__name__}: {e}") from e
 
 
 def _specs(runner: Any, shapes: dict[str, Sequence[int]], device: str) -> list[Spec]:
@@ -97,14 +99,14 @@ def _specs(runner: Any, shapes: dict[str, Sequence[int]], device: str) -> list[S
 
 def _default_dimension(declared: Any, symbols: dict[str, tuple[int, str]]) -> int:
     """Return the length of an axis that nobody gave: the graph's own, that of its name elsewhere, else 1."""
-    if isinstance(declared, int) and declared > 0:
-        return declared
+    if _is_length(declared):
+        return int(declared)
     return symbols[declared][0] if isinstance(declared, str) and declared in symbols else 1
 
 
 def _check_dimension(name: str, axis: int, declared: Any, given: int, symbols: dict[str, tuple[int, str]]) -> None:
     """Hold a given length against the graph and against `symbols`, its named dimensions' lengths so far."""
-    fixed = isinstance(declared, int) and declared > 0
+    fixed = _is_length(declared)
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         raise Invalid(f"input {name!r}: axis {axis} of the shape is {given!r}, expected a whole number from 0")
     if fixed and given != declared:
@@ -115,13 +117,22 @@ def _check_dimension(name: str, axis: int, declared: Any, given: int, symbols: d
             raise Invalid(f"input {name!r}: axis {axis} ({declared!r}) is {given}, but it is {was} in input {where!r}")
 
 
-def _run(runner: Any, inputs: dict[str, Any], specs: Sequence[Spec]) -> dict[str, Any]:
-    """Trace the graph on placeholders."""
-    import dataclasses
+def _guessed(declared: dict[str, Any], given: Mapping[str, Any]) -> str:
+    """Return a note about dimensions that nobody gave."""
+    open_ = [f"{n!r}" for n, shape in declared.items() if n not in given and not all(_is_length(d) for d in shape)]
+    return f" (open dimensions of input {', '.join(open_)} were taken as 1: give them in shapes)" if open_ else ""
 
+
+def _is_length(dimension: Any) -> bool:
+    return isinstance(dimension, int) and dimension > 0
+
+
+def _run(runner: Any, inputs: dict[str, Any], specs: Sequence[Spec], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Trace the graph on placeholders."""
+    declared = {name: value.shape for name, value in runner.graph_inputs.items()}
     for spec in specs:
         value = runner.graph_inputs[spec.name]
-        runner.graph_inputs[spec.name] = dataclasses.replace(value, shape=spec.shape)
+        runner.graph_inputs[spec.name] = replace(value, shape=spec.shape)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -131,7 +142,7 @@ def _run(runner: Any, inputs: dict[str, Any], specs: Sequence[Spec]) -> dict[str
     except (NotImplementedError, KeyError) as e:
         raise Invalid(f"the graph uses what is not supported: {e}") from e
     except Exception as e:
-        raise Invalid(f"the graph cannot be traced: {type(e).__name__}: {e}") from e
+        raise Invalid(f"the graph cannot be traced: {type(e).__name__}: {e}{_guessed(declared, given)}") from e
     for name, value in results.items():
         if not isinstance(value, Tensor):
             raise Invalid(f"output {name!r} is {type(value).__name__}, expected a tensor")
