@@ -8,7 +8,7 @@ import pytest
 from tree import ROOT, SRC, modules, tree
 
 PUBLIC = [name for name in modules() if not any(part.startswith("_") for part in name.split("."))]
-LINES_OF_A_FILE = 620
+LINES_OF_A_FILE = 650
 LINES_OF_A_FUNCTION = 90
 
 
@@ -39,7 +39,7 @@ def test_everything_public_is_documented(name: str) -> None:
             continue
         if not ast.get_docstring(node):
             missing.append(f"{name}.{node.name}")
-        if isinstance(node, ast.ClassDef):
+        if isinstance(node, ast.ClassDef) and "Protocol" not in map(ast.unparse, node.bases):
             missing += [
                 f"{name}.{node.name}.{method.name}"
                 for method in node.body
