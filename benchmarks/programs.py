@@ -39,6 +39,18 @@ void k{i}(const uint64_t *words, uint64_t begin, uint64_t end) {{
     (void)words, (void)begin, (void)end;
 }}
 """
+_BUSY = """#include <stdint.h>
+void k0(const uint64_t *words, uint64_t begin, uint64_t end) {
+    volatile float x = *(const float *)words[1];
+    for (uint64_t i = begin * 20000; i < end * 20000; i++)
+        x = x * 0.5f + 1;
+}
+"""
+
+
+def busy() -> str:
+    """Return the C text of a kernel k0 that works for tens of microseconds an iteration and writes nothing."""
+    return _BUSY
 
 
 def kernels(count: int, *, empty: bool = False) -> str:

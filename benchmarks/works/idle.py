@@ -7,7 +7,7 @@ import sys
 
 from benchmarks.build import shared
 from benchmarks.measure import Result, alone
-from benchmarks.programs import kernels
+from benchmarks.programs import busy, kernels
 
 SECONDS = 2.0
 PROCESSES = 3
@@ -17,35 +17,36 @@ import os, sys, time
 import rig, rig.program
 from benchmarks.programs import relay, split
 from pathlib import Path
-image = Path(sys.argv[1]).read_bytes()
+image, busy = (Path(name).read_bytes() for name in sys.argv[2:])
 host = rig.host(threads=max(2, len(os.sched_getaffinity(0))))
-pool = rig.program.load(split(host.arch, image, 64), [host])
+pool = rig.program.load(split(host.arch, busy, 64), [host])
 a, b = rig.memory_device("a"), rig.memory_device("b")
 queues = rig.program.load(relay((a.arch, b.arch), (image, image), 10), [a, b])
 frames = pool.frame([]), queues.frame([])
-for _ in range(100):
+for _ in range(20):
     pool.run(frames[0])
     for point in queues.run(frames[1]):
         point.wait()
 time.sleep(0.1)
 before = time.process_time()
-time.sleep(float(sys.argv[2]))
+time.sleep(float(sys.argv[1]))
 print((time.process_time() - before) * 1e3, len(os.listdir("/proc/self/task")))
 """
 
 
 def measure() -> Result:
     """Measure in fresh processes, one at a time; beside the time stands the number of the process's threads."""
-    image = shared("call", kernels(1))
+    images = [str(shared("call", kernels(1))), str(shared("busy", busy()))]
     threads = 0
 
     def sample() -> float:
         nonlocal threads
-        done = subprocess.run(
-            [sys.executable, "-c", _PROCESS, str(image), str(SECONDS)], check=True, capture_output=True, text=True
-        )
+        command = [sys.executable, "-c", _PROCESS, str(SECONDS), *images]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
         spent, count = done.stdout.split()
         threads = int(count)
+        if threads < 4:
+            raise AssertionError(f"the process has {threads} threads: its pool or its queues were not started")
         return float(spent)
 
     value = alone(sample, n=PROCESSES, warm=0)
