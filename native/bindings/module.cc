@@ -94,7 +94,7 @@ std::vector<rig_point> points_of(const nb::sequence& points) {
   std::vector<rig_point> out;
   for (nb::handle h : points) {
     const auto& p = nb::cast<const PyPoint&>(h);
-    out.push_back({p.timeline.get(), p.value});
+    out.push_back({p.timeline, p.value});
   }
   return out;
 }

@@ -38,7 +38,7 @@ struct PyDevice {
 };
 
 struct PyPoint {
-  Ref<Timeline> timeline;
+  Timeline* timeline = nullptr;
   uint64_t value = 0;
 };
 

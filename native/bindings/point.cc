@@ -56,7 +56,7 @@ it is reached, or if its work was not done because something that it waited for 
              const auto& o = nb::cast<const PyPoint&>(b);
              return o.timeline == a.timeline && o.value == a.value;
            }, nb::arg("other").none())
-      .def("__hash__", [](const PyPoint& p) { return (reinterpret_cast<size_t>(p.timeline.get()) >> 4) ^ p.value; })
+      .def("__hash__", [](const PyPoint& p) { return (reinterpret_cast<size_t>(p.timeline) >> 4) ^ p.value; })
       .def("__repr__", [](const PyPoint& p) { return "<rig.Point " + p.timeline->device() + " " + std::to_string(p.value) + ">"; });
   nb::class_<PyStepPoints>(m, "StepPoints", R"(Where a run reports each Submit step's point: a sequence, made once and reused.
 

@@ -12,12 +12,18 @@ struct PyProgram {
   Ref<Program> program;
 };
 
-// A frame prepared once: its buffers are pinned, and its ints are read at each run.
+// A frame prepared once; its buffers are pinned until it goes.
 struct PyBound {
   Ref<Program> program;
   std::vector<PyBuffer> buffers;
   std::vector<FrameInput> inputs;
   std::vector<int64_t> ints;
+
+  PyBound() = default;
+  PyBound(const PyBound&) = delete;
+  ~PyBound() {
+    for (const PyBuffer& b : buffers) b.region->unpin();
+  }
 };
 
 Region* region_in(nb::handle buffer) { return nb::cast<const PyBuffer&>(buffer).region.get(); }
@@ -62,7 +68,6 @@ void run_frame(Program& program, Frame& frame, std::vector<Stamp>* ends) {
   if (locked_callbacks() > 0) refuse_in_callback("a run");
   Error err;
   PyGate gate;
-  Ref<Program> keep(&program);
   if (program.long_by_estimate()) gate.release();
   const bool ok = program.run(frame, &gate, ends, err);
   gate.finish();
@@ -115,13 +120,17 @@ nb::tuple run(const PyProgram& self, const nb::sequence& inputs, const nb::seque
 
 PyStepPoints step_points(const PyProgram& self) {
   const Ref<Device> host = host_device();
-  return {std::vector<Stamp>(self.program->submit_steps(), Stamp{Ref<Timeline>(&host->timeline()), 0})};
+  return {std::vector<Stamp>(self.program->submit_steps(), Stamp{&host->timeline(), 0})};
 }
 
 PyBound* bind(const PyProgram& self, const nb::sequence& inputs, const nb::sequence& ints) {
   auto bound = std::make_unique<PyBound>();
   bound->program = self.program;
-  for (nb::handle h : inputs) bound->buffers.push_back(buffer_in(h, bound->buffers.size()));
+  for (nb::handle h : inputs) {
+    const PyBuffer& b = buffer_in(h, bound->buffers.size());
+    b.region->pin();
+    bound->buffers.push_back(b);
+  }
   for (const PyBuffer& b : bound->buffers) bound->inputs.push_back(frame_input(b));
   for (nb::handle h : ints) bound->ints.push_back(word_of(h, bound->ints.size()));
   return bound.release();
@@ -133,6 +142,7 @@ void run_bound(PyBound& self, std::vector<Stamp>* ends) {
   frame.input_count = self.inputs.size();
   frame.ints = self.ints.data();
   frame.int_count = self.ints.size();
+  frame.pinned = true;
   run_frame(*self.program, frame, ends);
 }
 

@@ -617,7 +617,7 @@ Program::~Program() {
     if (m.shared) continue;
     for (const Ref<Region>& region : m.copies) {
       for (const Stamp& s : ever_last_) {
-        if (region && s.timeline) Order::keep(region.get(), s.timeline.get(), s.value);
+        if (region && s.timeline) Order::keep(region.get(), s.timeline, s.value);
       }
     }
   }

@@ -22,8 +22,8 @@ constexpr rig_services kServices{on_reach, on_lose, on_fail, on_wait, on_done};
 
 const rig_services* services() { return &kServices; }
 
-Device::Device(std::string name, const rig_driver* table, void* state, Ref<Timeline> timeline)
-    : name_(std::move(name)), table_(table), state_(state), timeline_(std::move(timeline)), generation_(fork_generation()) {
+Device::Device(std::string name, const rig_driver* table, void* state, Timeline* timeline)
+    : name_(std::move(name)), table_(table), state_(state), timeline_(timeline), generation_(fork_generation()) {
   table_->describe(state_, &info_);
   if (is_host()) timeline_->survives_fork_ = true;
 }

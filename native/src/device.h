@@ -15,7 +15,7 @@ namespace rig {
 class Device : public RefCounted {
  public:
   // `state` is what the table's functions get; the timeline is made by whoever makes the driver's state.
-  Device(std::string name, const rig_driver* table, void* state, Ref<Timeline> timeline);
+  Device(std::string name, const rig_driver* table, void* state, Timeline* timeline);
 
   const std::string& name() const { return name_; }
   const rig_device_info& info() const { return info_; }
@@ -49,7 +49,7 @@ class Device : public RefCounted {
   const rig_driver* table_;
   void* state_;
   rig_device_info info_{};
-  Ref<Timeline> timeline_;
+  Timeline* timeline_;
   std::atomic<uint64_t> in_use_{0};
   std::atomic<uint64_t> budget_{UINT64_MAX};
   std::atomic<bool> closed_{false};

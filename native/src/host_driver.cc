@@ -77,7 +77,7 @@ const rig_driver kDriver{RIG_DRIVER_VERSION, sizeof(rig_driver), describe,      
 Ref<Device> host_device() {
   // Never destroyed: memory may be given back after static destructors ran.
   static Ref<Device>* host =
-      new Ref<Device>(new Device("host", &kDriver, nullptr, Ref<Timeline>(new Timeline("host"))));
+      new Ref<Device>(new Device("host", &kDriver, nullptr, new Timeline("host")));
   return *host;
 }
 

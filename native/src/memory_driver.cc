@@ -37,8 +37,8 @@ struct Entry {
 
 class MemoryQueue : public RefCounted {
  public:
-  MemoryQueue(const MemoryDeviceOptions& options, Ref<Timeline> timeline)
-      : options_(options), timeline_(std::move(timeline)), ring_(16) {}
+  MemoryQueue(const MemoryDeviceOptions& options, Timeline* timeline)
+      : options_(options), timeline_(timeline), ring_(16) {}
 
   const MemoryDeviceOptions& options() const { return options_; }
 
@@ -57,7 +57,7 @@ class MemoryQueue : public RefCounted {
   void abandon();  // after a loss: nothing queued will be done
 
   MemoryDeviceOptions options_;
-  Ref<Timeline> timeline_;
+  Timeline* timeline_;
   std::atomic<uint64_t> in_use_{0};
   std::mutex lock_;  // the ring
   std::vector<Entry> ring_;
@@ -153,7 +153,7 @@ void MemoryQueue::execute(const Entry& e) {
 
 void MemoryQueue::finish(Entry& e) {
   void* keep = std::exchange(e.keep, nullptr);
-  services()->reach(timeline_.get(), e.value);
+  services()->reach(timeline_, e.value);
   if (keep) services()->done(keep);
 }
 
@@ -182,7 +182,7 @@ void MemoryQueue::work() {
     std::string failed;
     for (const rig_point& p : entry.waits) {
       const auto& timeline = *static_cast<const Timeline*>(p.timeline);
-      if (&timeline == timeline_.get()) {
+      if (&timeline == timeline_) {
         failed = timeline.failure(p.value);
       } else if (services()->wait(p) != 0) {
         Error err;
@@ -199,7 +199,7 @@ void MemoryQueue::work() {
     }
     if (options_.fail_at > 0 && entry.value == static_cast<uint64_t>(options_.fail_at)) {
       const std::string reason = "it failed at submission " + std::to_string(entry.value) + ", as it was made to";
-      services()->lose(timeline_.get(), reason.c_str());
+      services()->lose(timeline_, reason.c_str());
       if (entry.keep) services()->done(entry.keep);
       abandon();
       return;
@@ -207,7 +207,7 @@ void MemoryQueue::work() {
     if (failed.empty()) {
       execute(entry);
     } else {
-      services()->fail(timeline_.get(), entry.value, failed.c_str());
+      services()->fail(timeline_, entry.value, failed.c_str());
     }
     finish(entry);
     // Give the vectors' room back to the slot, then the slot to the queue.
@@ -327,7 +327,7 @@ const rig_driver kDriver{RIG_DRIVER_VERSION, sizeof(rig_driver), describe,      
 }  // namespace
 
 Ref<Device> make_memory_device(const MemoryDeviceOptions& options) {
-  Ref<Timeline> timeline(new Timeline(options.name));
+  auto* timeline = new Timeline(options.name);
   auto* q = new MemoryQueue(options, timeline);
   q->retain();  // the device's, for as long as its memory may be given back
   if (!q->start()) {

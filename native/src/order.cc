@@ -26,10 +26,10 @@ void Order::gather(const Named* named, size_t count, const Timeline* self, WaitL
   for (size_t i = 0; i < count; ++i) {
     Region& r = *named[i].region;
     if (named[i].use == Use::unordered || !r.stamped_.load(std::memory_order_relaxed)) continue;
-    if (pending(r.last_write_)) waits.add(r.last_write_.timeline.get(), r.last_write_.value);
+    if (pending(r.last_write_)) waits.add(r.last_write_.timeline, r.last_write_.value);
     if (named[i].use != Use::write) continue;
     for (const Stamp& s : r.uses_) {
-      if (s.timeline.get() != self && !s.timeline->reached(s.value)) waits.add(s.timeline.get(), s.value);
+      if (s.timeline != self && !s.timeline->reached(s.value)) waits.add(s.timeline, s.value);
     }
   }
 }
@@ -46,25 +46,25 @@ void Order::stamp(const Named* named, size_t count, Timeline* self, uint64_t val
       // This write follows every use so far, so that following it is enough from now on.
       r.uses_.clear();
       r.last_write_.value = value;
-      if (r.last_write_.timeline.get() != self) r.last_write_.timeline = Ref<Timeline>(self);
+      if (r.last_write_.timeline != self) r.last_write_.timeline = self;
     }
-    const auto mine = std::find_if(r.uses_.begin(), r.uses_.end(), [&](const Stamp& s) { return s.timeline.get() == self; });
+    const auto mine = std::find_if(r.uses_.begin(), r.uses_.end(), [&](const Stamp& s) { return s.timeline == self; });
     if (mine != r.uses_.end()) {
       mine->value = value;
     } else {
-      r.uses_.push_back({Ref<Timeline>(self), value});
+      r.uses_.push_back({self, value});
     }
   }
 }
 
 void Order::keep(Region* region, Timeline* timeline, uint64_t value) {
   for (Stamp& s : region->keeps_) {
-    if (s.timeline.get() == timeline) {
+    if (s.timeline == timeline) {
       s.value = std::max(s.value, value);
       return;
     }
   }
-  region->keeps_.push_back({Ref<Timeline>(timeline), value});
+  region->keeps_.push_back({timeline, value});
 }
 
 bool Order::wait_all(const WaitList& waits, Gate* gate, Error& err) {

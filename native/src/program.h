@@ -30,6 +30,7 @@ struct Frame {
   Stamp* step_points = nullptr;  // one per Submit step, or null
   const rig_point* waits = nullptr;
   size_t wait_count = 0;
+  bool pinned = false;  // the caller pins the inputs' regions
 };
 
 class Program : public Keep {
@@ -124,7 +125,8 @@ class Program : public Keep {
   int64_t times_[kTimes] = {};
   int64_t sorted_[kTimes] = {};
   std::atomic<int64_t> estimate_{-1};
-  uint64_t timed_ = 0;
+  uint64_t timed_ = 0;     // runs that ended well
+  uint64_t times_at_ = 0;  // of those, measured
 };
 
 }  // namespace rig

@@ -155,8 +155,8 @@ bool Program::start(Run& run) {
   for (Stamp& s : *run.last) s = Stamp{};
   if (f.int_count != 0) memcpy(run.ints, f.ints, f.int_count * sizeof(int64_t));
   if (f.step_points) {
-    const Ref<Device> host = host_device();
-    for (uint32_t i = 0; i < submit_steps_; ++i) f.step_points[i] = {Ref<Timeline>(&host->timeline()), 0};
+    Timeline* host = &host_device()->timeline();
+    for (uint32_t i = 0; i < submit_steps_; ++i) f.step_points[i] = {host, 0};
   }
   if (host_only_) {
     // Nothing of this program runs elsewhere: what the inputs wait for can be waited for once.
@@ -178,7 +178,8 @@ bool Program::start(Run& run) {
 
 bool Program::run(const Frame& frame, Gate* gate, std::vector<Stamp>* ends, Error& err) {
   if (!enter(gate, err)) return false;
-  for (size_t i = 0; i < frame.input_count; ++i) {
+  const size_t pins = frame.pinned ? 0 : frame.input_count;
+  for (size_t i = 0; i < pins; ++i) {
     if (frame.inputs[i].region) frame.inputs[i].region->pin();
   }
   Run run{frame, gate, ends, err};
@@ -199,7 +200,7 @@ bool Program::run(const Frame& frame, Gate* gate, std::vector<Stamp>* ends, Erro
       }
     }
   }
-  for (size_t i = 0; i < frame.input_count; ++i) {
+  for (size_t i = 0; i < pins; ++i) {
     if (frame.inputs[i].region) frame.inputs[i].region->unpin();
   }
   leave();
@@ -207,11 +208,11 @@ bool Program::run(const Frame& frame, Gate* gate, std::vector<Stamp>* ends, Erro
 }
 
 void Program::note_time(int64_t ns) {
-  times_[(timed_ / (timed_ <= 8 ? 1 : kTimeEvery)) % kTimes] = ns;
+  times_[times_at_++ % kTimes] = ns;
   std::copy(times_, times_ + kTimes, sorted_);
   std::sort(sorted_, sorted_ + kTimes);
   // Until there are enough, the longest seen stands.
-  estimate_.store(timed_ < kTimes ? sorted_[kTimes - 1] : sorted_[kTimes / 2], std::memory_order_relaxed);
+  estimate_.store(times_at_ < kTimes ? sorted_[kTimes - 1] : sorted_[kTimes / 2], std::memory_order_relaxed);
 }
 
 bool Program::poll(Run& run, uint32_t work) {
@@ -450,7 +451,7 @@ void Program::run_host_end(Run& run, const Record& r) {
   Device& host = *plan_.devices[static_cast<uint32_t>(host_index_)];
   const uint64_t value = host.timeline().count_done();
   Stamp& mine = last(run, static_cast<uint32_t>(host_index_));
-  if (!mine.timeline) mine.timeline = Ref<Timeline>(&host.timeline());
+  if (!mine.timeline) mine.timeline = &host.timeline();
   mine.value = value;
   const int32_t point = steps_[r.step].point;
   if (run.frame.step_points && point >= 0) run.frame.step_points[point].value = value;
@@ -494,9 +495,9 @@ bool Program::run_submit(Run& run, const Record& r) {
   // A failed submission of this program may have left its unstamped memory unwritten: later ones must not use it.
   if (const Stamp& before = ever_last_[op.device]; before.timeline && device.timeline().any_failed()) {
     const Stamp& chain = mine.timeline ? mine : before;
-    waits_.add(chain.timeline.get(), chain.value);
+    waits_.add(chain.timeline, chain.value);
   } else if (mine.timeline && !mine.timeline->reached(mine.value)) {
-    waits_.add(mine.timeline.get(), mine.value);
+    waits_.add(mine.timeline, mine.value);
   }
   rig_work work{};
   work.parts = op.parts.data();
@@ -506,7 +507,7 @@ bool Program::run_submit(Run& run, const Record& r) {
   work.params_size = op.params_size;
   work.prepared = op.prepared;
   if (!submit_work(device, work, named_.data(), named_.size(), waits_, this, run.gate, run.err)) return run.fail_below(*this);
-  if (!mine.timeline) mine.timeline = Ref<Timeline>(&device.timeline());
+  if (!mine.timeline) mine.timeline = &device.timeline();
   mine.value = work.value;
   const int32_t point = steps_[r.step].point;
   if (run.frame.step_points && point >= 0) {
@@ -542,7 +543,7 @@ bool Program::run_move(Run& run, const Record& r) {
   if (op.length == 0) return true;
   if (!submit_move(src, dst, op.length, waits_, run.gate, point, run.err)) return run.fail_below(*this);
   for (uint32_t device = 0; device < plan_.devices.size(); ++device) {
-    if (&plan_.devices[device]->timeline() == point.timeline.get()) {
+    if (&plan_.devices[device]->timeline() == point.timeline) {
       last(run, device) = point;
       return true;
     }

@@ -132,7 +132,7 @@ bool submit_move(const MoveEnd& src, const MoveEnd& dst, uint64_t nbytes, WaitLi
     work.part_count = 1;
     Ref<MoveKeep> keep(new MoveKeep(src, dst));
     if (!submit_work(**maker, work, named, 2, waits, keep.get(), gate, err)) return false;
-    point = {Ref<Timeline>(&(*maker)->timeline()), work.value};
+    point = {&(*maker)->timeline(), work.value};
     return true;
   }
   {
@@ -152,7 +152,7 @@ bool submit_move(const MoveEnd& src, const MoveEnd& dst, uint64_t nbytes, WaitLi
   if (gate && nbytes > (256u << 10)) gate->release();
   if (!host_move(src, dst, nbytes, gate, err)) return false;
   const Ref<Device> host = host_device();
-  point = {Ref<Timeline>(&host->timeline()), host->timeline().count_done()};
+  point = {&host->timeline(), host->timeline().count_done()};
   return true;
 }
 

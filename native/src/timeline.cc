@@ -11,10 +11,7 @@ constexpr int64_t kSlice = 50'000'000;  // between two polls of the gate while w
 }
 
 Timeline::Timeline(std::string device_name)
-    : device_(std::move(device_name)), generation_(fork_generation()), survives_fork_(false) {
-  // Never freed: queues hold points of other devices, and a device leaves only this behind.
-  retain();
-}
+    : device_(std::move(device_name)), generation_(fork_generation()), survives_fork_(false) {}
 
 uint64_t Timeline::count_done() {
   const uint64_t value = submitted_.fetch_add(1, std::memory_order_acq_rel) + 1;

@@ -9,13 +9,13 @@
 
 #include "error.h"
 #include "gate.h"
-#include "ref.h"
 
 namespace rig {
 
 enum class Reach { reached, timeout, lost, interrupted };
 
-class Timeline : public RefCounted {
+// Never freed: queues hold points of other devices, and a device leaves only its timeline behind.
+class Timeline {
  public:
   explicit Timeline(std::string device_name);
 
@@ -68,7 +68,7 @@ class Timeline : public RefCounted {
 
 // A point of completion: a device's timeline and a value on it.
 struct Stamp {
-  Ref<Timeline> timeline;
+  Timeline* timeline = nullptr;
   uint64_t value = 0;
 };
 

@@ -117,11 +117,11 @@ class Model:
         shape than the signature's, by name, with what was expected and found. `ImportError`: NumPy is not installed.
         """
         result = self._result or self._learn()
-        sources: Sequence[Any] = args
-        if named or out is not None or len(args) != self._count:
+        sources = self._in_order(args, named) if named else args
+        if sources is None or out is not None or len(sources) != self._count:
             sources, results = self._arranged(args, named, out)
         else:
-            for port, value in zip(self._inputs, args, strict=True):
+            for port, value in zip(self._inputs, sources, strict=True):
                 if (
                     type(value) is not self._array
                     or value.dtype != port.array
@@ -184,6 +184,15 @@ class Model:
             kind: Any = namedtuple("Outputs", fields([p.name for p in self._outputs]))  # type: ignore[misc]
             self._result = kind._make
         return self._result
+
+    def _in_order(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> Sequence[Any] | None:
+        """Return the values in the inputs' order, or None where `_arranged` must say what is wrong."""
+        if len(args) + len(named) != self._count:
+            return None
+        try:
+            return (*args, *[named[port.name] for port in self._inputs[len(args) :]])
+        except KeyError:
+            return None
 
     def _arranged(
         self, args: Sequence[Any], named: Mapping[str, Any], out: Mapping[str, Any] | None
