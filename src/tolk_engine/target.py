@@ -35,17 +35,34 @@ class DeviceRecord(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name, for messages."""
+        ...
+
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """What drives it: ``host``, ``memory``, ``cuda``, …"""
+        ...
+
     @property
-    def arch(self) -> str: ...
+    def arch(self) -> str:
+        """What code it runs; empty if it runs none."""
+        ...
+
     @property
-    def instruction_set(self) -> str: ...
+    def instruction_set(self) -> str:
+        """``x86_64`` or ``arm64`` where the host runs its work."""
+        ...
+
     @property
-    def runs_on_host(self) -> bool: ...
+    def runs_on_host(self) -> bool:
+        """Whether its work is this process's code."""
+        ...
+
     @property
-    def host(self) -> DeviceRecord: ...
+    def host(self) -> DeviceRecord:
+        """Its machine's host."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

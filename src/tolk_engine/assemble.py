@@ -1,0 +1,371 @@
+"""Describe a compiled schedule as a program: memory, images, inputs and steps.
+
+Slot i of the schedule is input i of the program. A pointer to a slot is a ref to it; a pointer to storage is a hole for
+the address of the memory it lies in, which the step fixes whole. Consecutive kernels and copies of one device are one
+submission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence  # noqa: I001 (one line a name is no help)
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from rig.program.description import (
+    Access, Address, Alloc, Copy, Data, Fixed, Hole, Image, Input, InputSlot, Launch, Memory, MemorySlot, Move, Part,
+    Program, Ref, Slot, Step, Submit, Term, Use, View, Width,
+)  # fmt: skip
+from tolk_engine.schedule import Arg, Call, CopyCall, SlotRef, StorageRef
+from tolk_engine.target import DeviceRecord
+
+if TYPE_CHECKING:
+    from tolk_engine.compile import Code, Compiled
+
+__all__ = ["SMALL", "Assembly", "LinkDevice", "assemble", "blocks"]
+
+SMALL = 4096
+"""Initial data of at most so many bytes stays inside the program; constants that small share one memory."""
+
+_MASK = (1 << 64) - 1
+
+
+class LinkDevice(DeviceRecord, Protocol):
+    """What placing work needs to know of a device."""
+
+    @property
+    def borrows(self) -> bool:
+        """Tell whether its work reaches memory that the host addresses."""
+        ...
+
+    @property
+    def copies(self) -> bool:
+        """Tell whether copies are work of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """A program and what is needed to load and run it.
+
+    `devices` are those it is loaded on, in order. Its inputs are the schedule's slots, then the storages `bound`, then
+    the plan's arenas `per_run`. `weights` are (memory, storage) pairs whose memory has no initial data in `program`.
+    `launches` are the numbers of the kernels that run, in order, each with its device's number.
+    """
+
+    program: Program
+    devices: tuple[Any, ...]
+    bound: tuple[int, ...]
+    per_run: tuple[int, ...]
+    weights: tuple[tuple[int, int], ...]
+    launches: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Bytes of memory `index`, or of input `index`, from `offset` on."""
+
+    in_memory: bool
+    index: int
+    offset: int
+
+
+_Key: TypeAlias = tuple[bool, int, int, int]
+
+
+def blocks(ops: int, mem: int, iterations: int) -> int:
+    """Return into how many blocks a host splits a launch, from its operations and bytes of memory."""
+    wanted = ops >> 16 if ops > mem else max(ops >> 18, min(mem >> 18, 8))
+    return max(1, min(wanted, iterations))
+
+
+def assemble(
+    compiled: Compiled,
+    devices: Mapping[str, LinkDevice] | None = None,
+    *,
+    bound: Collection[int] = (),
+    per_run: bool = False,
+    separate: bool = False,
+    weights: bool = False,
+) -> Assembly:
+    """Return `compiled` as a program.
+
+    With `devices`, by the schedule's names, host code runs on its device's host and copies where they can be made;
+    without, each device of the schedule is one of the program that runs its own work. The storages `bound` are inputs,
+    and with `per_run` the arenas are. With `separate` each kernel and copy is a submission of its own. With `weights`
+    the initial data of more than `SMALL` bytes is left out, one memory for each.
+    """
+    if devices is None:
+        builder = _Builder(compiled, _alone(compiled), [])
+    else:
+        builder = _Builder(compiled, *_together(compiled, devices))
+    builder.place_slots()
+    builder.place_bound(sorted(bound))
+    builder.place_arenas(per_run)
+    builder.place_constants(weights)
+    for call in compiled.schedule.calls:
+        if isinstance(call, CopyCall):
+            builder.add_copy(call)
+        else:
+            builder.add_call(call)
+        if separate:
+            builder.end_submit()
+    builder.end_submit()
+    return builder.finish()
+
+
+def _names(compiled: Compiled) -> list[str]:
+    """Return the schedule's devices in the order in which they are first named."""
+    schedule = compiled.schedule
+    names = [s.device for s in schedule.slots] + [s.device for s in schedule.storages]
+    names += [call.device for call in schedule.calls if isinstance(call, Call)]
+    return list(dict.fromkeys(names))
+
+
+def _alone(compiled: Compiled) -> dict[str, tuple[int, int]]:
+    return {name: (i, i) for i, name in enumerate(_names(compiled) or ["CPU"])}
+
+
+def _together(
+    compiled: Compiled, devices: Mapping[str, LinkDevice]
+) -> tuple[dict[str, tuple[int, int]], list[LinkDevice]]:
+    """Return for each name the numbers of its device and of the device that runs its kernels, and the devices."""
+    found: list[Any] = []
+
+    def number(device: Any) -> int:
+        if device not in found:
+            found.append(device)
+        return found.index(device)
+
+    own = {name: number(devices[name]) for name in _names(compiled)}
+    runs = {call.device for call in compiled.schedule.calls if isinstance(call, Call)}
+    return {
+        name: (i, number(devices[name].host) if name in runs and devices[name].runs_on_host else i)
+        for name, i in own.items()
+    }, found
+
+
+class _Builder:
+    """Collects memory and steps; one submission is open at a time."""
+
+    def __init__(self, compiled: Compiled, names: dict[str, tuple[int, int]], devices: list[LinkDevice]) -> None:
+        self._compiled = compiled
+        self._schedule = compiled.schedule
+        self._names = names
+        self._devices = devices
+        self._inputs: list[Input] = []
+        self._memory: list[Memory] = []
+        self._images: dict[int, int] = {}
+        self._steps: list[Step] = []
+        self._places: dict[SlotRef | StorageRef, _Place] = {}
+        self._bound: tuple[int, ...] = ()
+        self._per_run: tuple[int, ...] = ()
+        self._weights: list[tuple[int, int]] = []
+        self._launches: list[tuple[int, int]] = []
+        self._clear(-1)
+
+    # Memory.
+
+    def place_slots(self) -> None:
+        for i, slot in enumerate(self._schedule.slots):
+            self._places[SlotRef(i)] = _Place(False, i, 0)
+            self._inputs.append(Input(self._names[slot.device][0], slot.nbytes))
+
+    def place_bound(self, bound: Sequence[int]) -> None:
+        self._bound = tuple(bound)
+        for i in bound:
+            self._places[StorageRef(i)] = self._input(
+                self._schedule.storages[i].device, self._schedule.storages[i].nbytes
+            )
+
+    def place_arenas(self, per_run: bool) -> None:
+        plan = self._compiled.plan
+        wanted = {p.arena for i, p in enumerate(plan.places) if p is not None and i not in self._bound}
+        homes: dict[int, _Place] = {}
+        for i in sorted(wanted):
+            arena = plan.arenas[i]
+            if per_run:
+                homes[i] = self._input(arena.device, arena.nbytes)
+            else:
+                homes[i] = self._alloc(Alloc(self._names[arena.device][0], arena.nbytes))
+        self._per_run = tuple(sorted(wanted)) if per_run else ()
+        for i, place in enumerate(plan.places):
+            if place is not None and i not in self._bound:
+                home = homes[place.arena]
+                self._places[StorageRef(i)] = _Place(home.in_memory, home.index, place.offset)
+
+    def place_constants(self, weights: bool) -> None:
+        found = self._compiled.accesses
+        pools: dict[str, list[int]] = {}
+        large = []
+        for i, storage in enumerate(self._schedule.storages):
+            if storage.init is None or i in self._bound or StorageRef(i) not in found.used:
+                continue
+            if storage.nbytes <= SMALL and StorageRef(i) not in found.written:
+                pools.setdefault(storage.device, []).append(i)
+            else:
+                large.append(i)
+        for device, members in pools.items():
+            self._place_pool(device, members)
+        for i in large:
+            self._place_large(i, weights)
+
+    def _place_pool(self, device: str, members: Sequence[int]) -> None:
+        """Place constants that no call writes into one memory."""
+        data = bytearray()
+        offsets = []
+        for i in members:
+            storage = self._schedule.storages[i]
+            align = max(storage.align, 64)
+            data += bytes(-len(data) % align + storage.phase)
+            offsets.append(len(data))
+            data += bytes(storage.init or b"")
+        home = self._alloc(Alloc(self._names[device][0], max(len(data), 1), Data(bytes(data))))
+        for i, offset in zip(members, offsets, strict=True):
+            self._places[StorageRef(i)] = _Place(True, home.index, offset)
+
+    def _place_large(self, i: int, weights: bool) -> None:
+        """Give a constant or state a memory of its own."""
+        storage = self._schedule.storages[i]
+        device = self._names[storage.device][0]
+        init: bytes | memoryview = storage.init or b""
+        if storage.phase:
+            init = bytes(storage.phase) + bytes(init)
+        elif weights and storage.nbytes > SMALL:
+            self._weights.append((len(self._memory), i))
+            init = b""
+        home = self._alloc(Alloc(device, max(storage.phase + storage.nbytes, 1), Data(init)))
+        self._places[StorageRef(i)] = _Place(True, home.index, storage.phase)
+
+    def _input(self, device: str, nbytes: int) -> _Place:
+        self._inputs.append(Input(self._names[device][0], nbytes))
+        return _Place(False, len(self._inputs) - 1, 0)
+
+    def _alloc(self, memory: Alloc) -> _Place:
+        self._memory.append(memory)
+        return _Place(True, len(self._memory) - 1, 0)
+
+    # Steps.
+
+    def _clear(self, device: int) -> None:
+        self._device = device
+        self._parts: list[Part] = []
+        self._slots: dict[_Key, tuple[int, Slot]] = {}
+        self._fixed: dict[int, Access] = {}
+
+    def end_submit(self) -> None:
+        """Close the open submission."""
+        if self._parts:
+            fixed = tuple((View(m, 0, self._nbytes(m)), access) for m, access in sorted(self._fixed.items()))
+            slots = tuple(slot for _, slot in self._slots.values())
+            self._steps.append(Submit(self._device, tuple(self._parts), slots, fixed))
+        self._clear(-1)
+
+    def _open(self, device: int) -> None:
+        if self._device != device:
+            self.end_submit()
+            self._device = device
+
+    def _nbytes(self, memory: int) -> int:
+        found = self._memory[memory]
+        assert isinstance(found, Alloc)  # nothing else is made here
+        return found.nbytes
+
+    def add_call(self, call: Call) -> None:
+        """Add a kernel's launch to the submission of the device that runs it."""
+        code = self._compiled.kernels[call.kernel]
+        device = self._names[call.device][1]
+        self._open(device)
+        params = bytearray()
+        refs: list[Ref] = []
+        holes: list[Hole] = []
+        for position in code.arg_order:
+            self._pointer(call.args[position], position in call.writes, device, params, refs, holes)
+        for value in call.values:
+            params += (value & _MASK).to_bytes(8, "little")
+        self._parts.append(self._launch(code, device, Data(bytes(params), tuple(holes)), tuple(refs)))
+        self._launches.append((call.kernel, device))
+
+    def _pointer(
+        self, arg: Arg, writes: bool, device: int, params: bytearray, refs: list[Ref], holes: list[Hole]
+    ) -> None:
+        place = self._places[arg.node]
+        offset = place.offset + arg.offset
+        at = len(params)
+        if not place.in_memory:
+            params += offset.to_bytes(8, "little")
+            refs.append(Ref(self._slot(place, 0, 0), at, Use.WRITE if writes else Use.READ))
+            return
+        params += bytes(8)
+        holes.append(Hole(at, Width.W64, (Term(Address(place.index, device), 1),), offset))
+        if writes or place.index not in self._fixed:
+            self._fixed[place.index] = Access.READ_WRITE if writes else Access.READ
+
+    def _launch(self, code: Code, device: int, params: Data, refs: tuple[Ref, ...]) -> Launch:
+        image = self._images.setdefault(device, len(self._images))
+        count = blocks(code.ops, code.mem, code.iterations)
+        one = Fixed(1)
+        groups, threads = (Fixed(count), one, one), (Fixed(code.iterations), one, one)
+        return Launch(image, code.symbol, params, refs, groups, threads)
+
+    def _slot(self, place: _Place, offset: int, length: int) -> int:
+        """Return the number of the open submission's slot for an input, or for bytes of a memory."""
+        key = (place.in_memory, place.index, offset, length)
+        if key not in self._slots:
+            self._slots[key] = (len(self._slots), _program_slot(place, offset, length))
+        return self._slots[key][0]
+
+    def add_copy(self, call: CopyCall) -> None:
+        """Add a copy to the submission of a device that makes it, or else as a move."""
+        if call.nbytes == 0:
+            return
+        ends = []
+        for arg in (call.src, call.dst):
+            place = self._places[arg.node]
+            offset = place.offset + arg.offset
+            ends.append((place, offset if place.in_memory else 0, 0 if place.in_memory else offset))
+        device = self._copier(call)
+        if device is None:
+            self.end_submit()
+            src, dst = (_program_slot(place, view, call.nbytes) for place, view, _ in ends)
+            self._steps.append(Move(src, _offset(ends[0][2]), dst, _offset(ends[1][2]), call.nbytes))
+            return
+        self._open(device)
+        src_slot, dst_slot = (self._slot(place, at, call.nbytes if place.in_memory else 0) for place, at, _ in ends)
+        self._parts.append(Copy(src_slot, _offset(ends[0][2]), dst_slot, _offset(ends[1][2]), call.nbytes))
+
+    def _copier(self, call: CopyCall) -> int | None:
+        """Return the number of the device that makes a copy as part of a submission, None where none does."""
+        src, dst = (self._names[self._schedule.node(arg.node).device][0] for arg in (call.src, call.dst))
+        if not self._devices:
+            return src if src == dst else None
+        for device, other in ((src, dst), (dst, src)):
+            maker, reached = self._devices[device], self._devices[other]
+            if maker.copies and maker.runs_on_host == reached.runs_on_host and _reaches(maker, reached):
+                return device
+        return None
+
+    def finish(self) -> Assembly:
+        """Return what was built."""
+        arch = self._compiled.target.requires
+        images = tuple(Image(device, Data(self._compiled.image)) for device in self._images)
+        count = max((i for pair in self._names.values() for i in pair), default=0) + 1
+        arches = [arch] * count
+        for i, device in enumerate(self._devices):
+            if i not in self._images:
+                arches[i] = device.arch  # it runs no code of ours: whatever it is will do
+        program = Program(tuple(arches), tuple(self._memory), images, tuple(self._inputs), 0, tuple(self._steps))
+        weights, launches = tuple(self._weights), tuple(self._launches)
+        return Assembly(program, tuple(self._devices), self._bound, self._per_run, weights, launches)
+
+
+def _program_slot(place: _Place, offset: int, length: int) -> Slot:
+    return MemorySlot(View(place.index, offset, length)) if place.in_memory else InputSlot(place.index)
+
+
+def _offset(nbytes: int) -> tuple[Term, ...]:
+    return (Term(Fixed(nbytes), 1),) if nbytes else ()
+
+
+def _reaches(maker: LinkDevice, other: LinkDevice) -> bool:
+    """Tell whether `maker`'s work reaches `other`'s memory."""
+    return maker == other or (maker.borrows and other.runs_on_host)

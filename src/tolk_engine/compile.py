@@ -1,0 +1,248 @@
+"""From a schedule to `Compiled`: plain data with code, ready to be linked, or saved and opened elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from rig.errors import Invalid
+from tolk_engine import image
+from tolk_engine.access import Accesses, accesses
+from tolk_engine.plan import Plan, plan
+from tolk_engine.renderer import Renderer, of_target
+from tolk_engine.schedule import Call, Lowered, Schedule, SlotRef
+from tolk_engine.target import Target, default, parse
+
+if TYPE_CHECKING:
+    from rig.model.signature import Signature, Tensor
+    from rig.program.description import Program
+    from tolk_engine.progress import Progress
+
+__all__ = ["Code", "Compiled", "compile"]
+
+_CHUNK = 16
+"""How many kernels one module holds: few enough that a cancel is soon felt, and fixed, so that bytes do not vary."""
+
+_PATIENCE = 0.25  # seconds between two calls of `progress` while code is made
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A compiled kernel: function `symbol` of the image; for the rest see `tolk_engine.schedule.Lowered`."""
+
+    symbol: str
+    name: str
+    iterations: int
+    ops: int
+    mem: int
+    arg_order: tuple[int, ...]
+    n_values: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A schedule with its code: what `link` takes and `save` writes.
+
+    `schedule` has no kernels any more: call i's ``kernel`` indexes `kernels`. `image` is the flat image that holds all
+    of them; `plan` places the storage; `compiler` says what made it.
+    """
+
+    schedule: Schedule
+    kernels: tuple[Code, ...]
+    image: bytes = field(repr=False)
+    target: Target
+    plan: Plan = field(repr=False)
+    accesses: Accesses = field(repr=False)
+    compiler: str
+
+    @property
+    def signature(self) -> Signature:
+        """Return the names, element types and shapes of what it takes and gives.
+
+        Raises `Invalid` if a slot would have to start off a multiple of its alignment, which no signature says.
+        """
+        from rig.model.signature import Signature
+
+        return Signature(
+            inputs=tuple(self._tensor(i) for i in self.schedule.inputs),
+            outputs=tuple(self._tensor(i) for i in self.schedule.outputs),
+            compiler=self.compiler,
+            target=self.target.requires,
+            name=self.schedule.name,
+        )
+
+    def to_program(self) -> Program:
+        """Return the program, initial data included; its devices are the schedule's, in the order of first use."""
+        from tolk_engine.assemble import assemble
+
+        return assemble(self).program
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to the file `path`, whole or not at all; an older file there stays if it fails.
+
+        Initial data of more than `tolk_engine.assemble.SMALL` bytes is written as tensors named by `Storage.name`.
+        Equal models give equal files. Raises as `rig.model.artifact.save`.
+        """
+        from rig.model.artifact import Weight, save
+        from tolk_engine.assemble import assemble
+
+        made = assemble(self, weights=True)
+        weights: list[tuple[Weight, bytes | memoryview]] = []
+        names: set[str] = set()
+        for memory, index in made.weights:
+            storage = self.schedule.storages[index]
+            name = storage.name if storage.name and storage.name not in names else f"storage{index}"
+            names.add(name)
+            shape = storage.shape if storage.shape or storage.dtype != "uint8" else (storage.nbytes,)
+            weights.append((Weight(name, memory, storage.dtype, shape), storage.init or b""))
+        save(path, made.program, self.signature, weights)
+
+    def _tensor(self, index: int) -> Tensor:
+        from rig.model.signature import Tensor
+
+        slot = self.schedule.slots[index]
+        start = self.accesses.starts.get(SlotRef(index))
+        if start is not None and start.phase:
+            raise Invalid(
+                f"slot {index} ({slot.name!r}) must start {start.phase} bytes past a multiple of {start.align}"
+            )
+        return Tensor(slot.name, slot.dtype, slot.shape, index, start.align if start else 1)
+
+
+def compile(
+    schedule: Schedule, target: Target | str | None = None, *, jobs: int | None = None, progress: Progress | None = None
+) -> Compiled:
+    """Compile `schedule` for `target`: a `Target`, an arch such as ``x86-64-v3``, or by default code that travels.
+
+    Kernels that are equal are compiled once, all of them into one image. With `jobs` of 1 everything happens on the
+    calling thread; otherwise machine code is made on a second thread while the next kernels' text is written. The
+    result is the same. `progress` is told how many of the steps are done; an exception that it raises ends the work
+    and passes unchanged.
+
+    Raises `Invalid` if `schedule` is no schedule, reads what nothing wrote, or accesses one buffer at two phases;
+    `Refused` if the compiler is missing or cannot compile a kernel.
+    """
+    if not isinstance(schedule, Schedule):
+        raise Invalid(f"compile takes a schedule, not {type(schedule).__name__}")
+    if jobs is not None and jobs < 1:
+        raise Invalid(f"jobs is {jobs}, need at least 1")
+    target = default() if target is None else parse(target) if isinstance(target, str) else target
+    planned = plan(schedule)
+    renderer = of_target(target)
+    steps = _Steps(progress, 2 * len(_wanted(schedule)) + 1)
+    order, lowered, objects = _compile(schedule, renderer, steps, threaded=jobs != 1)
+    steps.tell("joining")
+    found = accesses(schedule, [lowered.get(i) for i in range(len(schedule.kernels))])
+    data = image.flat(objects, target.requires, calling=int(target.windows))
+    codes = list(dict.fromkeys(order.values()))
+    calls = tuple(replace(c, kernel=order[c.kernel]) if isinstance(c, Call) else c for c in schedule.calls)
+    first = {symbol: next(i for i in order if order[i] == symbol) for symbol in codes}
+    kernels = tuple(_code(symbol, lowered[first[symbol]]) for symbol in codes)
+    steps.done(1, "done")
+    made_by = ", ".join(filter(None, (schedule.compiler, renderer.version)))
+    return Compiled(replace(schedule, kernels=(), calls=calls), kernels, data, target, planned, found, made_by)
+
+
+def _wanted(schedule: Schedule) -> list[int]:
+    """Return the kernels that calls use, in the order of first use."""
+    return list(dict.fromkeys(call.kernel for call in schedule.calls if isinstance(call, Call)))
+
+
+def _code(symbol: int, kernel: Lowered) -> Code:
+    k = kernel
+    return Code(f"f{symbol}", k.name, k.iterations, k.ops, k.mem, k.arg_order, k.n_values)
+
+
+class _Steps:
+    """Counts steps and tells `progress`."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def done(self, n: int, what: str) -> None:
+        self._done += n
+        self.tell(what)
+
+    def tell(self, what: str) -> None:
+        if self._progress is not None:
+            self._progress(self._done, self._total, what)
+
+
+def _compile(
+    schedule: Schedule, renderer: Renderer, steps: _Steps, *, threaded: bool
+) -> tuple[dict[int, int], dict[int, Lowered], list[bytes]]:
+    """Return for each kernel of the schedule its number in the image, each one lowered, and the objects."""
+    order: dict[int, int] = {}
+    lowered: dict[int, Lowered] = {}
+    texts: dict[str, int] = {}
+    keys: dict[str, int] = {}
+    pending: list[str] = []
+    with _Backend(renderer, threaded) as backend:
+        steps.tell("writing kernels")
+        for index in _wanted(schedule):
+            kernel = schedule.kernels[index]
+            if kernel.key in keys:
+                same = keys[kernel.key]
+                order[index], lowered[index] = order[same], lowered[same]
+                steps.done(2, kernel.name)
+                continue
+            keys[kernel.key] = index
+            lowered[index] = made = renderer.render(kernel)
+            steps.done(1, kernel.name)
+            if made.text in texts:
+                order[index] = texts[made.text]
+                steps.done(1, kernel.name)
+                continue
+            order[index] = texts[made.text] = len(texts)
+            pending.append(made.text)
+            if len(pending) == _CHUNK:
+                backend.start(pending)
+                pending = []
+        if pending:
+            backend.start(pending)
+        objects = list(backend.finish(steps))
+    return order, lowered, objects
+
+
+class _Backend:
+    """Turns chunks of texts into objects, on a thread of its own or at once; leaving it leaves no thread behind."""
+
+    def __init__(self, renderer: Renderer, threaded: bool) -> None:
+        self._renderer = renderer
+        self._pool = ThreadPoolExecutor(1, "tolk-llvm") if threaded else None
+        self._chunks: list[tuple[int, Future[bytes]]] = []
+        self._first = 0
+
+    def __enter__(self) -> _Backend:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def start(self, texts: Sequence[str]) -> None:
+        first, self._first = self._first, self._first + len(texts)
+        if self._pool is not None:
+            self._chunks.append((len(texts), self._pool.submit(self._renderer.object, texts, first=first)))
+            return
+        done: Future[bytes] = Future()
+        done.set_result(self._renderer.object(texts, first=first))
+        self._chunks.append((len(texts), done))
+
+    def finish(self, steps: _Steps) -> Iterator[bytes]:
+        for count, chunk in self._chunks:
+            while True:
+                try:
+                    made = chunk.result(_PATIENCE)
+                    break
+                except TimeoutError:
+                    if chunk.done():  # the compiler's own, not ours
+                        raise
+                    steps.tell("making machine code")
+            steps.done(count, "making machine code")
+            yield made
