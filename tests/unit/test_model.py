@@ -11,11 +11,12 @@ from typing import Any
 
 import made
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 
 import rig
-from rig.errors import FormatError, Invalid, Lost
+from rig.errors import FormatError, Invalid, Lost, Refused
 from rig.model import Model, Tensor
 
 
@@ -306,6 +307,22 @@ def test_binding_needs_no_numpy_and_calls_name_it(tmp_path: Path) -> None:
     assert lines[2] == "[]"
 
 
+WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+    ((FOUR,), {"x": FOUR}, r"input 'x' \(position 0\): it is given by position and by name"),
+    ((FOUR,), {"z": FOUR}, r"'z' is no input \(found float32 of shape \(4,\)\)"),
+    ((), {"z": FOUR}, r"'z' is no input .*; input 'x' \(position 0\): .* is missing"),
+    ((), {}, r"input 'x' \(position 0\): .* is missing"),
+    ((FOUR, FOUR), {}, r"position 1: the model has 1 input \('x'\), found one more, float32 of shape \(4,\)"),
+]
+
+
+@pytest.mark.case("C34")
+@pytest.mark.parametrize(("args", "named", "message"), WRONG)
+def test_wrong_arguments(args: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        made.add_one(4).load()(*args, **named)
+
+
 # Opening.
 
 
@@ -322,6 +339,18 @@ def test_open_names_the_source(tmp_path: Path) -> None:
 def test_open_from_memory(tmp_path: Path) -> None:
     made.add_one(4).save(tmp_path / "m.rig")
     assert rig.open((tmp_path / "m.rig").read_bytes())(FOUR).tolist() == [2, 3, 4, 5]
+
+
+@pytest.mark.case("C18")
+def test_code_for_another_processor_is_refused(tmp_path: Path) -> None:
+    model = made.add_one(4)
+    other = "arm64" if made.ARCH.startswith("x86") else "x86-64-v1"
+    model.program = msgspec.structs.replace(model.program, devices=(other,))
+    model.save(tmp_path / "other.rig")
+    with pytest.raises((Invalid, Refused)) as error:
+        rig.open(tmp_path / "other.rig")
+    assert other in str(error.value)
+    assert rig.host().arch in str(error.value)
 
 
 def test_the_wrong_number_of_devices(tmp_path: Path) -> None:
