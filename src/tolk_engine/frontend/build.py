@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from rig.errors import Invalid
 from tolk_engine.frontend import adapter
 from tolk_engine.frontend.adapter import Uop
 from tolk_engine.schedule import Arg, Call, CopyCall, Kernel, Ref, Schedule, Slot, SlotRef, Storage, StorageRef
 
-__all__ = ["STORAGE_ALIGN", "Port", "build"]
+__all__ = ["STORAGE_ALIGN", "Labels", "Port", "build"]
 
 STORAGE_ALIGN = 64
 """Bytes that storage starts on: a cache line, more than any element."""
+
+
+Labels: TypeAlias = dict[tuple[Uop, int], tuple[str, tuple[int, ...]]]
+"""The names and shapes of constants, by the BUFFER and byte offset that they lie at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ class _Builder:
     inputs: Sequence[Port]
     outputs: Sequence[Port]
     state_before: int
-    names: dict[tuple[Uop, int], str]
+    names: Labels
     memories: dict[Uop, _Memory] = field(default_factory=dict)
     constants: dict[tuple[Uop, int, int, str], _Memory] = field(default_factory=dict)
     work: list[_Work] = field(default_factory=list)
@@ -80,18 +86,18 @@ class _Builder:
         """Return the memory of a BUFFER."""
         found = self.memories.get(buffer)
         if found is None:
-            name = adapter.dtype_name(buffer.dtype)
             count = int(buffer.max_numel())
-            found = _Memory(
-                count * adapter.itemsize(name),
-                buffer.device,
-                name,
-                name=self.names.get((buffer, 0), ""),
-                shape=(count,),
-            )
-            found.init = adapter.held_bytes(buffer)
+            dtype = adapter.dtype_name(buffer.dtype)
+            name, shape = self.label(buffer, 0, count)
+            nbytes = count * adapter.itemsize(dtype)
+            found = _Memory(nbytes, buffer.device, dtype, adapter.held_bytes(buffer), name=name, shape=shape)
             self.memories[buffer] = found
         return found
+
+    def label(self, buffer: Uop, offset: int, count: int) -> tuple[str, tuple[int, ...]]:
+        """Return the name and shape of `count` elements at byte `offset` of a BUFFER; without a name they are flat."""
+        name, shape = self.names.get((buffer, offset), ("", (count,)))
+        return name, shape if math.prod(shape) == count else (count,)
 
     def area(self, view: adapter.View) -> tuple[_Memory, int, int]:
         return self.memory(view.buffer), view.offset, view.nbytes
@@ -146,8 +152,8 @@ class _Builder:
                 if held is None:
                     raise Invalid(f"a copy reads a buffer of {source.buffer.device} that holds nothing")
                 init = held[source.offset : source.offset + nbytes]
-                label = self.names.get((source.buffer, source.offset), "")
-                self.constants[key] = _Memory(nbytes, to.device, to.dtype, init, name=label, shape=to.shape)
+                name, shape = self.label(source.buffer, source.offset, nbytes // adapter.itemsize(to.dtype))
+                self.constants[key] = _Memory(nbytes, to.device, to.dtype, init, name=name, shape=shape)
             origin: tuple[_Memory, int, int] = (self.constants[key], 0, nbytes)
         else:
             origin = self.area(source)
@@ -177,7 +183,8 @@ class _Builder:
                 and fresh
                 and writers[id(target)] == 1
             ):
-                source.name = source.name or target.name
+                if not source.name:
+                    source.name, source.shape = target.name, target.shape
                 source.align = max(source.align, target.align)
                 same[id(target)] = source
             else:
@@ -313,7 +320,7 @@ def build(
     outputs: Sequence[Port],
     *,
     state_before: int,
-    names: dict[tuple[Uop, int], str] | None = None,
+    names: Labels | None = None,
 ) -> Schedule:
     """Return the schedule of recorded `calls`.
 

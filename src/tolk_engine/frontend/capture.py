@@ -12,7 +12,7 @@ from tinygrad import Tensor
 from rig.errors import Invalid
 from tolk_engine.frontend import adapter
 from tolk_engine.frontend.adapter import Recorder, Uop
-from tolk_engine.frontend.build import Port, build
+from tolk_engine.frontend.build import Labels, Port, build
 from tolk_engine.frontend.evaluate import evaluate
 from tolk_engine.frontend.fold import fold
 from tolk_engine.schedule import Schedule
@@ -186,7 +186,7 @@ class _Trace:
         self.recorder = Recorder()
         self.specs = specs
         self.device = specs[0].device if specs else "CPU"
-        self.names: dict[tuple[Uop, int], str] = {}
+        self.names: Labels = {}
         self.values: dict[Uop, bytes] = {}
 
     def begin(self) -> list[Any]:
@@ -261,8 +261,8 @@ class _Trace:
             device = self.device
         held = adapter.new_held(tensor, self.read(tensor), device)
         origin = adapter.plain_view(tensor)
-        label = "" if origin is None else self.names.get((origin.buffer, origin.offset), "")
-        self.names[adapter.view_of(held).buffer, 0] = label
+        if origin is not None and (origin.buffer, origin.offset) in self.names:
+            self.names[adapter.view_of(held).buffer, 0] = self.names[origin.buffer, origin.offset]
         adapter.replace_everywhere(tensor.uop, held)
 
     def keep(self, others: Sequence[Any]) -> None:
@@ -334,16 +334,16 @@ def read_only(action: Callable[[], Any]) -> Any:
             return action()
 
 
-def _weight_names(owners: Sequence[tuple[str, Any]]) -> dict[tuple[Uop, int], str]:
-    """Return the names of the memory that the owners' tensors are."""
+def _weight_names(owners: Sequence[tuple[str, Any]]) -> Labels:
+    """Return the names and shapes of the memory that the owners' tensors are."""
     from tinygrad.nn.state import get_state_dict
 
-    found: dict[tuple[Uop, int], str] = {}
+    found: Labels = {}
     for label, owner in owners:
         if inspect.ismodule(owner) or inspect.isclass(owner) or inspect.isroutine(owner):
             continue
         for name, tensor in get_state_dict(owner, prefix=label).items():
             view = adapter.plain_view(tensor)
             if view is not None:
-                found.setdefault((view.buffer, view.offset), name.strip("."))
+                found.setdefault((view.buffer, view.offset), (name.strip("."), tuple(tensor.shape)))
     return found
