@@ -1,6 +1,7 @@
 // Buffer: bytes in a region, as a device sees them.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstring>
 
@@ -63,6 +64,26 @@ PyBuffer create(const PyDevice& device, int64_t nbytes, int kind) {
   Ref<Region> region = Region::alloc(device.device, static_cast<uint64_t>(nbytes), static_cast<uint32_t>(kind), err);
   if (!region) raise(err);
   return window(region);
+}
+
+// One allocation cut into buffers of their own: many small memories cost one call to the system, on huge pages.
+std::vector<PyBuffer> create_many(const PyDevice& device, const std::vector<uint64_t>& sizes) {
+  constexpr uint64_t kPage = 4096, kMapped = 64 << 10;
+  const uint64_t alignment = std::max<uint64_t>(device.device->info().alignment, 64);
+  std::vector<uint64_t> offsets;
+  uint64_t total = 0;
+  for (const uint64_t n : sizes) {
+    const uint64_t to = n >= kMapped ? kPage : alignment;
+    total = (total + to - 1) / to * to;
+    offsets.push_back(total);
+    if (__builtin_add_overflow(total, std::max<uint64_t>(n, 1), &total)) total = UINT64_MAX / 2;
+  }
+  Error err;
+  Ref<Region> whole = Region::alloc(device.device, std::max<uint64_t>(total, kMapped), 0, err);
+  if (!whole) raise(err);
+  std::vector<PyBuffer> out;
+  for (size_t i = 0; i < sizes.size(); ++i) out.push_back(window(Region::piece(whole, offsets[i], sizes[i])));
+  return out;
 }
 
 PyBuffer of(nb::handle object, bool writable) {
@@ -229,6 +250,8 @@ PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
 void drain_dropped() { drain(nullptr); }
 
 void bind_buffer(nb::module_& m) {
+  m.def("create_many", &create_many, nb::arg("host"), nb::arg("sizes"),
+        "Make buffers of these sizes on the host in one allocation, which returns once all of them are gone.");
   nb::class_<PyBuffer>(m, "Buffer", nb::type_slots(slots), R"(Bytes in a region of memory, as one device sees them.
 
 Views and borrows of one region share its order, its life and its claims, and keep it. Memory that the host addresses is given

@@ -17,6 +17,14 @@ inline int64_t now_ns() {
   return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
 }
 
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  asm volatile("yield");
+#endif
+}
+
 // Sleep while word holds value, at most ns nanoseconds (no bound if negative). May return early.
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t value, int64_t ns) {
   timespec t{};

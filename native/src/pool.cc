@@ -18,14 +18,6 @@ namespace {
 
 constexpr int kSpins = 2000;  // of the caller before it sleeps for the last blocks
 
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  asm volatile("yield");
-#endif
-}
-
 class Pool {
  public:
   // Never destroyed: its threads are detached and outlive everything but the process.
@@ -142,7 +134,7 @@ bool Pool::try_run(HostFunction function, const uint64_t* words, uint64_t iterat
   }
   for (int i = 0; done_.load(std::memory_order_acquire) < blocks; ++i) {
     if (i < kSpins) {
-      relax();
+      cpu_relax();
     } else {
       futex_wait(finished_, finished, -1);
     }

@@ -55,6 +55,19 @@ Ref<Region> Region::wrap(const Ref<Device>& host, void* address, uint64_t nbytes
   return region;
 }
 
+Ref<Region> Region::piece(const Ref<Region>& whole, uint64_t offset, uint64_t nbytes) {
+  Ref<Region> region(new Region());
+  region->device_ = whole->device_;
+  region->nbytes_ = nbytes;
+  region->writable_ = whole->writable_;
+  region->memory_ = whole->memory_;
+  region->memory_.object = whole->memory_.host + offset;
+  region->memory_.address += offset;
+  region->memory_.host += offset;
+  region->whole_ = whole;
+  return region;
+}
+
 bool Region::map(const Ref<Device>& device, rig_memory& out, Error& err) {
   if (device == device_) {
     out = memory_;
@@ -109,6 +122,7 @@ void Region::give_back() {
     device_->table()->free(device_->state(), &memory_, nbytes_);
     device_->refund(nbytes_);
   }
+  whole_ = {};
 }
 
 Region::~Region() { give_back(); }
@@ -230,6 +244,7 @@ Ref<Region> Region::consume(const std::string& why, Error& err) {
     heir->writable_ = writable_;
     heir->memory_ = memory_;
     heir->charged_ = std::exchange(charged_, false);
+    heir->whole_ = whole_;
     heir->last_write_ = last_write_;
     heir->uses_ = uses_;
     heir->keeps_ = keeps_;

@@ -24,6 +24,10 @@ class Region : public RefCounted {
   static Ref<Region> wrap(const Ref<Device>& host, void* address, uint64_t nbytes, bool writable, void* owner,
                           void (*drop)(void*));
 
+  // A piece of a region as a region of its own, with its own stamps, claims and life; it keeps the whole. Only of memory
+  // that no mapping or claim is on yet, so that nothing else orders by the whole.
+  static Ref<Region> piece(const Ref<Region>& whole, uint64_t offset, uint64_t nbytes);
+
   Device& device() const { return *device_; }
   const Ref<Device>& device_ref() const { return device_; }
   uint64_t nbytes() const { return nbytes_; }
@@ -74,6 +78,7 @@ class Region : public RefCounted {
   bool writable_ = true;
   bool charged_ = false;
   bool returned_ = false;
+  Ref<Region> whole_;  // of a piece
   void* owner_ = nullptr;
   void (*drop_)(void*) = nullptr;
 

@@ -4,10 +4,18 @@
 
 #include "fork.h"
 #include "futex.h"
+#include "host_info.h"
 
 namespace rig {
 namespace {
 constexpr int64_t kSlice = 50'000'000;  // between two polls of the gate while waiting
+constexpr uint32_t kSpins = 200;         // looks at a point before a queue's thread sleeps, some microseconds
+
+// On one core a look would only keep the other thread from its work.
+uint32_t spins() {
+  static const uint32_t n = usable_cores() > 1 ? kSpins : 0;
+  return n;
+}
 }
 
 Timeline::Timeline(std::string device_name)
@@ -72,7 +80,16 @@ Reach Timeline::wait(uint64_t value, int64_t timeout_ns, Gate* gate) {
   const auto settle = [&] { return any_failed() && !failure(value).empty() ? Reach::lost : Reach::reached; };
   if (reached(value)) return settle();
   if (timeout_ns == 0) return lost() ? Reach::lost : Reach::timeout;
-  if (gate) gate->release();
+  if (gate) {
+    gate->release();
+  } else if (spins() != 0) {
+    // A queue's thread: the point is often a moment away, and a sleep and a wake cost more than that moment.
+    for (uint32_t i = 0; i < spins(); ++i) {
+      if (reached(value)) return settle();
+      if (lost()) return Reach::lost;
+      cpu_relax();
+    }
+  }
   const int64_t deadline = timeout_ns < 0 ? -1 : now_ns() + timeout_ns;
   for (;;) {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);

@@ -238,6 +238,11 @@ class Image:
         Raises Refused if the image has none.
         """
 
+def create_many(host: Device, sizes: Sequence[int]) -> list[Buffer]:
+    """
+    Make buffers of these sizes on the host in one allocation, which returns once all of them are gone.
+    """
+
 class Buffer:
     """
     Bytes in a region of memory, as one device sees them.

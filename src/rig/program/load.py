@@ -82,10 +82,16 @@ def _number(value: Value) -> int:
 
 
 def _make_memory(p: Program, devices: Sequence[Device]) -> list[list[Buffer]]:
+    allocs = [m for m in p.memory if isinstance(m, Alloc)]
+    # The host's memory is made in one piece: fifty weights of a megabyte would each be mapped, without huge pages.
+    sizes = [m.nbytes for m in allocs if devices[m.device].kind == "host" for _ in range(m.copies)]
+    pieces = iter(_core.create_many(_core.host(), sizes) if sizes else ())
     return [
-        [Buffer.create(devices[m.device], m.nbytes, kind=m.kind) for _ in range(m.copies)]
-        for m in p.memory
-        if isinstance(m, Alloc)
+        [
+            next(pieces) if devices[m.device].kind == "host" else Buffer.create(devices[m.device], m.nbytes, kind=m.kind)
+            for _ in range(m.copies)
+        ]
+        for m in allocs
     ]
 
 
