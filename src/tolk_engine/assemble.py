@@ -7,14 +7,11 @@ submission.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence  # noqa: I001 (one line a name is no help)
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from rig.program.description import (
-    Access, Address, Alloc, Copy, Data, Fixed, Hole, Image, Input, InputSlot, Launch, Memory, MemorySlot, Move, Part,
-    Program, Ref, Slot, Step, Submit, Term, Use, View, Width,
-)  # fmt: skip
+from rig.program import description as d
 from tolk_engine.schedule import Arg, Call, CopyCall, SlotRef, StorageRef
 from tolk_engine.target import DeviceRecord
 
@@ -34,7 +31,7 @@ class LinkDevice(DeviceRecord, Protocol):
 
     @property
     def borrows(self) -> bool:
-        """Tell whether its work reaches memory that the host addresses."""
+        """Tell whether its work reaches memory that the host addresses, and the host its memory."""
         ...
 
     @property
@@ -52,7 +49,7 @@ class Assembly:
     `launches` are the numbers of the kernels that run, in order, each with its device's number.
     """
 
-    program: Program
+    program: d.Program
     devices: tuple[Any, ...]
     bound: tuple[int, ...]
     per_run: tuple[int, ...]
@@ -89,10 +86,11 @@ def assemble(
 ) -> Assembly:
     """Return `compiled` as a program.
 
-    With `devices`, by the schedule's names, host code runs on its device's host and copies where they can be made;
-    without, each device of the schedule is one of the program that runs its own work. The storages `bound` are inputs,
-    and with `per_run` the arenas are. With `separate` each kernel and copy is a submission of its own. With `weights`
-    the initial data of more than `SMALL` bytes is left out, one memory for each.
+    With `devices`, by the schedule's names, host code runs on its device's host (on the device itself where the host
+    does not reach its memory), and copies where they can be made; without, each device of the schedule is one of the
+    program that runs its own work. The storages `bound` are inputs, and with `per_run` the arenas are. With `separate`
+    each kernel and copy is a submission of its own. With `weights` the initial data of more than `SMALL` bytes is left
+    out, one memory for each.
     """
     if devices is None:
         builder = _Builder(compiled, _alone(compiled), [])
@@ -138,10 +136,12 @@ def _together(
 
     own = {name: number(devices[name]) for name in _names(compiled)}
     runs = {call.device for call in compiled.schedule.calls if isinstance(call, Call)}
-    return {
-        name: (i, number(devices[name].host) if name in runs and devices[name].runs_on_host else i)
-        for name, i in own.items()
-    }, found
+    names = {}
+    for name, i in own.items():
+        # Host code runs on its device's host, if that reaches the device's memory; else on the device's own thread.
+        hosted = name in runs and devices[name].runs_on_host and devices[name].borrows
+        names[name] = (i, number(devices[name].host) if hosted else i)
+    return names, found
 
 
 class _Builder:
@@ -152,10 +152,10 @@ class _Builder:
         self._schedule = compiled.schedule
         self._names = names
         self._devices = devices
-        self._inputs: list[Input] = []
-        self._memory: list[Memory] = []
+        self._inputs: list[d.Input] = []
+        self._memory: list[d.Memory] = []
         self._images: dict[int, int] = {}
-        self._steps: list[Step] = []
+        self._steps: list[d.Step] = []
         self._places: dict[SlotRef | StorageRef, _Place] = {}
         self._bound: tuple[int, ...] = ()
         self._per_run: tuple[int, ...] = ()
@@ -168,7 +168,7 @@ class _Builder:
     def place_slots(self) -> None:
         for i, slot in enumerate(self._schedule.slots):
             self._places[SlotRef(i)] = _Place(False, i, 0)
-            self._inputs.append(Input(self._names[slot.device][0], slot.nbytes))
+            self._inputs.append(d.Input(self._names[slot.device][0], slot.nbytes))
 
     def place_bound(self, bound: Sequence[int]) -> None:
         self._bound = tuple(bound)
@@ -186,7 +186,7 @@ class _Builder:
             if per_run:
                 homes[i] = self._input(arena.device, arena.nbytes)
             else:
-                homes[i] = self._alloc(Alloc(self._names[arena.device][0], arena.nbytes))
+                homes[i] = self._alloc(d.Alloc(self._names[arena.device][0], arena.nbytes))
         self._per_run = tuple(sorted(wanted)) if per_run else ()
         for i, place in enumerate(plan.places):
             if place is not None and i not in self._bound:
@@ -219,7 +219,7 @@ class _Builder:
             data += bytes(-len(data) % align + storage.phase)
             offsets.append(len(data))
             data += bytes(storage.init or b"")
-        home = self._alloc(Alloc(self._names[device][0], max(len(data), 1), Data(bytes(data))))
+        home = self._alloc(d.Alloc(self._names[device][0], max(len(data), 1), d.Data(bytes(data))))
         for i, offset in zip(members, offsets, strict=True):
             self._places[StorageRef(i)] = _Place(True, home.index, offset)
 
@@ -233,14 +233,14 @@ class _Builder:
         elif weights and storage.nbytes > SMALL:
             self._weights.append((len(self._memory), i))
             init = b""
-        home = self._alloc(Alloc(device, max(storage.phase + storage.nbytes, 1), Data(init)))
+        home = self._alloc(d.Alloc(device, max(storage.phase + storage.nbytes, 1), d.Data(init)))
         self._places[StorageRef(i)] = _Place(True, home.index, storage.phase)
 
     def _input(self, device: str, nbytes: int) -> _Place:
-        self._inputs.append(Input(self._names[device][0], nbytes))
+        self._inputs.append(d.Input(self._names[device][0], nbytes))
         return _Place(False, len(self._inputs) - 1, 0)
 
-    def _alloc(self, memory: Alloc) -> _Place:
+    def _alloc(self, memory: d.Alloc) -> _Place:
         self._memory.append(memory)
         return _Place(True, len(self._memory) - 1, 0)
 
@@ -248,16 +248,16 @@ class _Builder:
 
     def _clear(self, device: int) -> None:
         self._device = device
-        self._parts: list[Part] = []
-        self._slots: dict[_Key, tuple[int, Slot]] = {}
-        self._fixed: dict[int, Access] = {}
+        self._parts: list[d.Part] = []
+        self._slots: dict[_Key, tuple[int, d.Slot]] = {}
+        self._fixed: dict[int, d.Access] = {}
 
     def end_submit(self) -> None:
         """Close the open submission."""
         if self._parts:
-            fixed = tuple((View(m, 0, self._nbytes(m)), access) for m, access in sorted(self._fixed.items()))
+            fixed = tuple((d.View(m, 0, self._nbytes(m)), access) for m, access in sorted(self._fixed.items()))
             slots = tuple(slot for _, slot in self._slots.values())
-            self._steps.append(Submit(self._device, tuple(self._parts), slots, fixed))
+            self._steps.append(d.Submit(self._device, tuple(self._parts), slots, fixed))
         self._clear(-1)
 
     def _open(self, device: int) -> None:
@@ -267,7 +267,7 @@ class _Builder:
 
     def _nbytes(self, memory: int) -> int:
         found = self._memory[memory]
-        assert isinstance(found, Alloc)  # nothing else is made here
+        assert isinstance(found, d.Alloc)  # nothing else is made here
         return found.nbytes
 
     def add_call(self, call: Call) -> None:
@@ -276,36 +276,36 @@ class _Builder:
         device = self._names[call.device][1]
         self._open(device)
         params = bytearray()
-        refs: list[Ref] = []
-        holes: list[Hole] = []
+        refs: list[d.Ref] = []
+        holes: list[d.Hole] = []
         for position in code.arg_order:
             self._pointer(call.args[position], position in call.writes, device, params, refs, holes)
         for value in call.values:
             params += (value & _MASK).to_bytes(8, "little")
-        self._parts.append(self._launch(code, device, Data(bytes(params), tuple(holes)), tuple(refs)))
+        self._parts.append(self._launch(code, device, d.Data(bytes(params), tuple(holes)), tuple(refs)))
         self._launches.append((call.kernel, device))
 
     def _pointer(
-        self, arg: Arg, writes: bool, device: int, params: bytearray, refs: list[Ref], holes: list[Hole]
+        self, arg: Arg, writes: bool, device: int, params: bytearray, refs: list[d.Ref], holes: list[d.Hole]
     ) -> None:
         place = self._places[arg.node]
         offset = place.offset + arg.offset
         at = len(params)
         if not place.in_memory:
             params += offset.to_bytes(8, "little")
-            refs.append(Ref(self._slot(place, 0, 0), at, Use.WRITE if writes else Use.READ))
+            refs.append(d.Ref(self._slot(place, 0, 0), at, d.Use.WRITE if writes else d.Use.READ))
             return
         params += bytes(8)
-        holes.append(Hole(at, Width.W64, (Term(Address(place.index, device), 1),), offset))
+        holes.append(d.Hole(at, d.Width.W64, (d.Term(d.Address(place.index, device), 1),), offset))
         if writes or place.index not in self._fixed:
-            self._fixed[place.index] = Access.READ_WRITE if writes else Access.READ
+            self._fixed[place.index] = d.Access.READ_WRITE if writes else d.Access.READ
 
-    def _launch(self, code: Code, device: int, params: Data, refs: tuple[Ref, ...]) -> Launch:
+    def _launch(self, code: Code, device: int, params: d.Data, refs: tuple[d.Ref, ...]) -> d.Launch:
         image = self._images.setdefault(device, len(self._images))
         count = blocks(code.ops, code.mem, code.iterations)
-        one = Fixed(1)
-        groups, threads = (Fixed(count), one, one), (Fixed(code.iterations), one, one)
-        return Launch(image, code.symbol, params, refs, groups, threads)
+        one = d.Fixed(1)
+        groups, threads = (d.Fixed(count), one, one), (d.Fixed(code.iterations), one, one)
+        return d.Launch(image, code.symbol, params, refs, groups, threads)
 
     def _slot(self, place: _Place, offset: int, length: int) -> int:
         """Return the number of the open submission's slot for an input, or for bytes of a memory."""
@@ -327,11 +327,11 @@ class _Builder:
         if device is None:
             self.end_submit()
             src, dst = (_program_slot(place, view, call.nbytes) for place, view, _ in ends)
-            self._steps.append(Move(src, _offset(ends[0][2]), dst, _offset(ends[1][2]), call.nbytes))
+            self._steps.append(d.Move(src, _offset(ends[0][2]), dst, _offset(ends[1][2]), call.nbytes))
             return
         self._open(device)
         src_slot, dst_slot = (self._slot(place, at, call.nbytes if place.in_memory else 0) for place, at, _ in ends)
-        self._parts.append(Copy(src_slot, _offset(ends[0][2]), dst_slot, _offset(ends[1][2]), call.nbytes))
+        self._parts.append(d.Copy(src_slot, _offset(ends[0][2]), dst_slot, _offset(ends[1][2]), call.nbytes))
 
     def _copier(self, call: CopyCall) -> int | None:
         """Return the number of the device that makes a copy as part of a submission, None where none does."""
@@ -347,25 +347,25 @@ class _Builder:
     def finish(self) -> Assembly:
         """Return what was built."""
         arch = self._compiled.target.requires
-        images = tuple(Image(device, Data(self._compiled.image)) for device in self._images)
+        images = tuple(d.Image(device, d.Data(self._compiled.image)) for device in self._images)
         count = max((i for pair in self._names.values() for i in pair), default=0) + 1
         arches = [arch] * count
         for i, device in enumerate(self._devices):
             if i not in self._images:
                 arches[i] = device.arch  # it runs no code of ours: whatever it is will do
-        program = Program(tuple(arches), tuple(self._memory), images, tuple(self._inputs), 0, tuple(self._steps))
+        program = d.Program(tuple(arches), tuple(self._memory), images, tuple(self._inputs), 0, tuple(self._steps))
         weights, launches = tuple(self._weights), tuple(self._launches)
         return Assembly(program, tuple(self._devices), self._bound, self._per_run, weights, launches)
 
 
-def _program_slot(place: _Place, offset: int, length: int) -> Slot:
-    return MemorySlot(View(place.index, offset, length)) if place.in_memory else InputSlot(place.index)
+def _program_slot(place: _Place, offset: int, length: int) -> d.Slot:
+    return d.MemorySlot(d.View(place.index, offset, length)) if place.in_memory else d.InputSlot(place.index)
 
 
-def _offset(nbytes: int) -> tuple[Term, ...]:
-    return (Term(Fixed(nbytes), 1),) if nbytes else ()
+def _offset(nbytes: int) -> tuple[d.Term, ...]:
+    return (d.Term(d.Fixed(nbytes), 1),) if nbytes else ()
 
 
 def _reaches(maker: LinkDevice, other: LinkDevice) -> bool:
     """Tell whether `maker`'s work reaches `other`'s memory."""
-    return maker == other or (maker.borrows and other.runs_on_host)
+    return maker == other or (maker.borrows and other.runs_on_host and other.borrows)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from rig.errors import Invalid
-from tolk_engine import target as module
-from tolk_engine.target import Target, default, parse, target
+from tolk_engine.target import Target, _target, default, parse, target
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,9 @@ def test_a_vendors_device_keeps_its_kind_and_arch(kind: str, device: str, arch: 
 
 @pytest.mark.spec("E-target")
 def test_windows_is_named_for_this_machine_only() -> None:
-    assert module._target(X86, "win32").arch == "x86_64_windows,x86-64-v4,tune=native"
-    assert module._target(FAR, "win32").arch == "x86_64,x86-64-v2"
-    assert module._target(ARM, "win32").arch == "arm64,generic,dotprod,fp16,tune=native"
+    assert _target(X86, "win32").arch == "x86_64_windows,x86-64-v4,tune=native"
+    assert _target(FAR, "win32").arch == "x86_64,x86-64-v2"
+    assert _target(ARM, "win32").arch == "arm64,generic,dotprod,fp16,tune=native"
 
 
 @pytest.mark.spec("E-target")
