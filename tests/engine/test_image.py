@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import hostcode
@@ -208,7 +209,7 @@ def test_arm64_calls_and_constants_are_resolved(tmp_path: Path) -> None:
     assert start % 16 == 0
     words = struct.unpack_from(f"<{len(flat.body) // 4}I", flat.body)
     reached = set()
-    for at, (first, second) in enumerate(zip(words, words[1:], strict=False)):
+    for at, (first, second) in enumerate(pairwise(words)):
         if first & 0x9F000000 == 0x90000000 and second & 0xFFC00000 == 0x91000000:  # adrp; add
             page = ((first >> 5 & 0x7FFFF) << 2 | first >> 29 & 3) - ((first >> 23 & 1) << 21)
             reached.add((at * 4 & ~0xFFF) + page * 4096 + (second >> 10 & 0xFFF))
