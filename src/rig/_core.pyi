@@ -286,6 +286,12 @@ class Buffer:
         """READ or READ_WRITE; READ memory is never written."""
 
     @property
+    def _offset(self) -> int: ...
+
+    @property
+    def _region_nbytes(self) -> int: ...
+
+    @property
     def live(self) -> bool:
         """Whether it may be used: not freed and not consumed."""
 
@@ -349,9 +355,22 @@ class Buffer:
         End every buffer over this memory; the bytes return once the work on them is over.
         """
 
+    def _hold(self) -> None: ...
+
+    def _unhold(self) -> None: ...
+
+    def _exclude(self) -> None: ...
+
+    def _unexclude(self) -> None: ...
+
+    def _consume(self, why: str) -> Buffer: ...
+
     def __len__(self) -> int: ...
 
     def __repr__(self) -> str: ...
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Give the memory that the host addresses, once the work that wrote it is done."""
 
 class Program:
     """A built program; use it through rig.program.Loaded."""
