@@ -270,7 +270,7 @@ cannot be made, Lost if the device is lost.)")
       .def_prop_ro("nbytes", [](const PyBuffer& b) { return b.nbytes; }, "Its size in bytes.")
       .def_prop_ro("writable", [](const PyBuffer& b) { return b.writable; }, "Whether work may write it.")
       .def_prop_ro("access", [](const PyBuffer& b) { return nb::module_::import_("rig.kinds").attr("Access")(b.writable ? 1 : 0); },
-                   nb::sig("def access(self) -> rig.kinds.Access"), "READ or READ_WRITE; READ memory is never written.")
+                   nb::sig("def access(self) -> int"), "READ or READ_WRITE; READ memory is never written.")
       .def_prop_ro("_offset", [](const PyBuffer& b) { return b.offset; })
       .def_prop_ro("_region_nbytes", [](const PyBuffer& b) { return b.region->nbytes(); })
       .def_prop_ro("live", [](const PyBuffer& b) { return b.region->live(); }, "Whether it may be used: not freed and not consumed.")
