@@ -35,19 +35,20 @@ from rig.program.description import (
 from tolk_engine.image import flat
 
 KERNELS = 2000
-WEIGHTS = 50
-WEIGHT_BYTES = 1_000_000
+MIXED = (4 << 20,) * 10 + (3 << 18,) * 10
+"""Bytes of the weights: most of them in large tensors, half of the tensors small, as in usual models."""
+EVEN = (1_000_000,) * 50
 
 
-def save(path: Path, launches: int, weights: int) -> None:
-    """Save a model of `launches` kernels and `weights` weights of a megabyte, all in use."""
+def save(path: Path, launches: int, weights: tuple[int, ...]) -> None:
+    """Save a model of `launches` kernels, and weights of these numbers of bytes, all in use."""
     host = rig.host(threads=1)
     image = flat(object_file(f"kernels{launches}", kernels(launches)), "x86-64-v1" if "86" in host.arch else "arm64")
-    data = [np.random.default_rng(i).standard_normal(WEIGHT_BYTES // 4, np.float32) for i in range(weights)]
+    data = [np.random.default_rng(i).standard_normal(n // 4, np.float32) for i, n in enumerate(weights)]
     scratch = (Alloc(0, NBYTES), Alloc(0, NBYTES))
-    memory = scratch + tuple(Alloc(0, WEIGHT_BYTES) for _ in data)
+    memory = scratch + tuple(Alloc(0, w.nbytes) for w in data)
     parts = [
-        Launch(0, f"k{i}", pointers((i + 1) % 2, 2 + i // 2 % weights if weights and i % 2 else i % 2))
+        Launch(0, f"k{i}", pointers((i + 1) % 2, 2 + i // 2 % len(weights) if weights and i % 2 else i % 2))
         for i in range(launches - 1)
     ]
     parts.append(Launch(0, f"k{launches - 1}", Data(bytes(16)), (Ref(0, 0, Use.WRITE), Ref(1, 8, Use.READ))))
@@ -108,21 +109,24 @@ def reading(path: Path) -> Callable[[], float]:
 def measure() -> Result:
     """Measure the whole file; beside it a kernel's share without weights and a KiB's share without kernels."""
     with tempfile.TemporaryDirectory() as folder:
-        whole, bare, heavy, empty = (Path(folder) / f"{name}.rig" for name in ("whole", "bare", "heavy", "empty"))
-        save(whole, KERNELS, WEIGHTS)
-        save(bare, KERNELS, 0)
-        save(heavy, 1, WEIGHTS)
-        save(empty, 1, 0)
+        whole, even, bare, heavy, empty = (Path(folder) / f"{name}.rig" for name in ("w", "v", "b", "h", "e"))
+        save(whole, KERNELS, MIXED)
+        save(even, KERNELS, EVEN)
+        save(bare, KERNELS, ())
+        save(heavy, 1, MIXED)
+        save(empty, 1, ())
         x = np.ones(NBYTES // 4, np.float32)
         y = rig.open(whole)(x)
         if not np.allclose(y, x * 0.999 + KERNELS * 1e-3, rtol=1e-5):
             raise AssertionError(f"the loaded model computes {y}")
         value, against = pairs(opening(whole), reading(whole))
+        even_value, even_against = pairs(opening(even), reading(even))
         least = alone(opening(empty)).median
         side = {
             "us_a_kernel": (alone(opening(bare)).median - least) / KERNELS * 1e3,
-            "ns_a_KiB": (alone(opening(heavy)).median - least) * 1e6 / (WEIGHTS * WEIGHT_BYTES / 1024),
+            "ns_a_KiB": (alone(opening(heavy)).median - least) * 1e6 / (sum(MIXED) / 1024),
             "one_kernel_ms": least,
+            "ratio_50_weights_of_1_MB": even_value.median / even_against.median,
             "file_MB": whole.stat().st_size / 1e6,
         }
     return Result("load2000", "rig.open", "ms", value, against, 1.5, 15, side)
