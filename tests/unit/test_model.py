@@ -403,6 +403,18 @@ def test_signature_and_repr(tmp_path: Path) -> None:
     assert len(model.loaded.description.inputs) == 3
 
 
+@pytest.mark.case("C03")
+def test_programs_that_break_the_rule_of_ownership_are_refused() -> None:
+    kind = ("float32", (4,))
+    copies = made.step(made.launch("add_one_f32", 2, 4), slots=(0, 1))
+    with pytest.raises(Invalid, match=r"^input 'x' \(position 0\): the program writes it$"):
+        made.Made({"x": kind}, {"y": kind}, copies).load()
+    with pytest.raises(Invalid, match=r"^output 'z' \(position 1\): the program does not write it$"):
+        made.Made(
+            {"x": kind}, {"y": kind, "z": kind}, made.step(made.launch("add_one_f32", 2, 4), slots=(1, 0))
+        ).load()  # fmt: skip
+
+
 # Threads and failures.
 
 

@@ -69,17 +69,24 @@ class Model:
 
     __slots__ = (
         "_array", "_count", "_empty", "_idle", "_inputs", "_loaded", "_outputs", "_result", "_signature",
-        "_staged",
+        "_staged", "_wait",
     )  # fmt: skip
 
     def __init__(self, loaded: Loaded, signature: Signature) -> None:
-        """Make a model of a loaded program; `signature` must fit it (`rig.model.signature.check`)."""
+        """Make a model of a loaded program; `signature` must fit it (`rig.model.signature.check`).
+
+        `Invalid`: a run of the program writes an input of the signature, or does not write one of its outputs.
+        """
         self._loaded = loaded
         self._signature = signature
         self._inputs = ports("input", signature.inputs)
         self._outputs = ports("output", signature.outputs)
         self._count = len(self._inputs)
         self._staged: dict[int, Device] = {}
+        self._wait = not loaded.host_only
+        refuse(f"{p.label}: the program writes it" for p in self._inputs if loaded.input_written(p.slot))
+        unwritten = [p for p in self._outputs if p.nbytes and not loaded.input_written(p.slot)]
+        refuse(f"{p.label}: the program does not write it" for p in unwritten)
         for port in (*self._inputs, *self._outputs):
             device = loaded.devices[loaded.description.inputs[port.slot].device]
             if device.kind != "host":
@@ -240,8 +247,10 @@ class Model:
         for port, array in zip(self._outputs, results, strict=True):
             slot = port.slot
             slots[slot] = staged.get(slot) or Buffer.of(port.exportable(array), writable=True)
-        for point in self._loaded.run(self._loaded.frame(slots)):
-            point.wait()
+        points = self._loaded.run(self._loaded.frame(slots))
+        if self._wait:
+            for point in points:
+                point.wait()
         if staged:
             for port, array in zip(self._outputs, results, strict=True):
                 if port.slot in staged:
