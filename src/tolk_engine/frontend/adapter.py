@@ -8,6 +8,7 @@ and `recording` take one lock for the whole process, set what they need and put 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import tinygrad
 from tinygrad import Tensor as _Tensor
-from tinygrad.device import Allocator, Buffer, BufferSpec
+from tinygrad.device import Allocator, Buffer, BufferSpec, Device
 from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.engine.realize import capturing
 from tinygrad.helpers import Context, Target
@@ -26,10 +27,10 @@ from rig.errors import Invalid, Refused
 
 __all__ = [
     "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
-    "bound_values", "buffers_of", "contiguous_output", "dtype_name", "dtype_of", "estimates", "held_bytes", "hold",
-    "is_buffer", "is_pending", "is_placeable", "itemsize", "kernel_key", "kind_of", "live_tensors", "make_target",
-    "new_held", "new_placeholder", "onnx_runner", "pinned", "plain_view", "realize", "recording", "replace_everywhere",
-    "rng_counters", "rough_estimates", "variable_names", "view_of",
+    "bound_values", "buffers_of", "contiguous_output", "dtype_name", "dtype_of", "empty_buffer", "estimates",
+    "held_bytes", "hold", "is_buffer", "is_pending", "is_placeable", "itemsize", "kernel_key", "kind_of",
+    "live_tensors", "make_target", "new_held", "new_placeholder", "onnx_runner", "pinned", "plain_view", "realize",
+    "recording", "release", "replace_everywhere", "rng_counters", "rough_estimates", "variable_names", "view_of",
 ]  # fmt: skip
 
 VERSION = "0.14.0"
@@ -94,6 +95,26 @@ def make_target(arch: str) -> Any:
     """Return tinygrad's description of host code for `arch`, such as ``x86_64,x86-64-v3``."""
     return Target("CPU", "LLVM", arch)
 
+
+def _name_a_default_device() -> None:
+    """Let tinygrad name CPU as its default where no device can be opened, as without a C compiler, instead of failing.
+
+    Tensors can then be made and captured as everywhere; only running them through tinygrad itself fails.
+    """
+    select = type(Device).__dict__["_select_device"].func
+
+    def selected(self: Any) -> str:
+        try:
+            return str(select(self))
+        except RuntimeError:
+            return "CPU"
+
+    named = functools.cached_property(selected)
+    named.__set_name__(type(Device), "_select_device")
+    type(Device)._select_device = named
+
+
+_name_a_default_device()
 
 # --- the process-wide state ------------------------------------------------------------------------------------------
 
@@ -268,6 +289,19 @@ def hold(uop: Uop, data: bytes | memoryview) -> None:
     memory.options = BufferSpec(external_ptr=1)  # not counted as memory of its device
     memory.allocator = _HeldAllocator(_HeldDevice())
     memory._bufs[memory.device] = memoryview(bytearray(data))
+
+
+def release(uop: Uop) -> None:
+    """Undo `hold`."""
+    uop.buffer._bufs.clear()
+
+
+def empty_buffer(tensor: Tensor) -> Uop | None:
+    """Return the BUFFER in a device's memory that the tensor is a view of, if it holds nothing."""
+    base = tensor.uop.base
+    if base.op is Ops.BUFFER and base.device not in HOST_DEVICES and held_bytes(base) is None:
+        return base
+    return None
 
 
 def new_held(tensor: Tensor, data: bytes | memoryview, device: str) -> Uop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -188,6 +189,7 @@ class _Trace:
         self.device = specs[0].device if specs else "CPU"
         self.names: Labels = {}
         self.values: dict[Uop, bytes] = {}
+        self.held: list[Uop] = []
 
     def begin(self) -> list[Any]:
         """Make the placeholders; what is older than they are was there before."""
@@ -196,6 +198,11 @@ class _Trace:
         self.state_before = adapter.age(adapter.view_of(marker.uop).buffer) - len(self.specs)
         self.inputs = [self.port(str(s.name), t) for s, t in zip(self.specs, self.placeholders, strict=True)]
         return self.placeholders
+
+    def close(self) -> None:
+        """Let empty memory that was assigned to be empty again."""
+        for buffer in self.held:
+            adapter.release(buffer)
 
     def port(self, name: str, tensor: Any) -> Port:
         """Return a realized tensor as an input or output."""
@@ -249,6 +256,10 @@ class _Trace:
 
     def write(self, tensor: Any) -> None:
         """Give a tensor that is assigned to in place memory of its own, so that it is state."""
+        empty = adapter.empty_buffer(tensor)
+        if empty is not None and empty not in {p.view.buffer for p in self.inputs if p.view is not None}:
+            adapter.hold(empty, bytes(int(empty.max_numel()) * empty.dtype.itemsize))  # tinygrad writes in place then
+            self.held.append(empty)
         if adapter.is_buffer(tensor):
             return
         if not adapter.is_placeable(tensor):
@@ -311,7 +322,7 @@ def trace(
         for device in {s.device for s in specs} or {state.device}:
             adapter.rng_counters(device)
         placeholders = state.begin()
-        with adapter.recording(state.recorder, state) as before:
+        with contextlib.closing(state), adapter.recording(state.recorder, state) as before:
             state.names.update(_weight_names(owners))
             results = call(placeholders)
             outs = {key: adapter.contiguous_output(t, state.device) for key, t in results.items()}
