@@ -6,14 +6,15 @@ runs programs; `rig.open` opens a model's file. Importing this package opens no 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from rig._core import Buffer, Device, Function, Image, Point, StepPoints
 from rig.device import devices, host, memory_device
 from rig.errors import Cancelled, Error, FormatError, Invalid, Lost, OutOfMemory, Refused
 from rig.version import __version__
 
+TYPE_CHECKING = False  # checkers take it as true; importing `typing` for it would double what `import rig` costs
 if TYPE_CHECKING:
+    from typing import Any
+
     from rig import model, program
     from rig.claim import Claim
     from rig.kinds import Access, Kind

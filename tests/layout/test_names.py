@@ -13,12 +13,11 @@ LINES_OF_A_FUNCTION = 90
 
 
 def listed(module: ast.Module) -> list[str] | None:
-    """Return the names of `__all__`, or None where the module has none."""
+    """Return the names that `__all__` spells out, or None where the module has none."""
     for node in module.body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
-            value = ast.literal_eval(node.value)
-            assert isinstance(value, list | tuple)
-            return list(value)
+            assert isinstance(node.value, ast.List | ast.Tuple)
+            return [ast.literal_eval(name) for name in node.value.elts if not isinstance(name, ast.Starred)]
     return None
 
 

@@ -14,4 +14,4 @@ def mistakes(device: rig.Device, buffer: rig.Buffer, program: rig.program.Progra
     rig.program.load(program, device)  # error: arg-type
     rig.program.to_bytes(b"")  # error: arg-type
     device.threads_of_the_pool()  # error: attr-defined
-    rig.Point()  # error: call-arg
+    rig.Point().wait(timeout=b"")  # error: arg-type
