@@ -91,7 +91,7 @@ bool PlanReader::read_value(nb::handle value, ValuePlan& out) {
     if (!resolve(get_int(value, n.a_image), get(value, n.a_name), f)) return false;
     out = {ValuePlan::fixed, static_cast<int64_t>(f.entry), 0};
   } else {
-    return err_.set(Code::refused, path_ + ": no device here has handles or rails, which a value names");
+    return err_.set(Code::refused, "no device here has handles or rails, which a value names");
   }
   return true;
 }
@@ -195,10 +195,9 @@ bool PlanReader::read_submit(nb::handle step, StepPlan& out) {
   out.device = static_cast<uint32_t>(get_int(step, n.a_device));
   nb::object parts = get(step, n.a_parts);
   out.parts.resize(static_cast<size_t>(PyTuple_GET_SIZE(parts.ptr())));
-  const std::string path = path_;
   if (!each(parts, [&](nb::handle part, size_t i) {
         if (read_part(part, out.parts[i])) return true;
-        if (err_.message.compare(0, path.size(), path) != 0) err_.message = path + ".parts[" + std::to_string(i) + "]: " + err_.message;
+        err_.message = path_ + ".parts[" + std::to_string(i) + "]: " + err_.message;
         return false;
       })) {
     return false;
@@ -228,7 +227,10 @@ bool PlanReader::read_step(nb::handle step, StepPlan& out) {
            read_terms(get(step, n.a_src_offset), out.src.offset) && read_terms(get(step, n.a_dst_offset), out.dst.offset);
   }
   out.kind = StepPlan::loop;
-  if (!read_value(get(step, n.a_trips), out.trips)) return false;
+  if (!read_value(get(step, n.a_trips), out.trips)) {
+    err_.message = path_ + ".trips: " + err_.message;
+    return false;
+  }
   nb::object trip = get(step, n.a_trip);
   if (!trip.is_none()) out.trip = nb::cast<int64_t>(trip);
   nb::object flag = get(step, n.a_flag);
