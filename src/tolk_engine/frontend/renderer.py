@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from tinygrad.device import Compiler
 from tinygrad.dtype import AddrSpace, dtypes
-from tinygrad.renderer.llvmir import LLVMRenderer, base_rewrite, ldt
+from tinygrad.renderer.llvmir import LLVMRenderer, base_rewrite, lcast, ldt
 from tinygrad.uop.ops import GroupOp, Ops, PatternMatcher, UPat
 
 from rig.errors import Invalid
@@ -109,14 +109,15 @@ def _address(ctx: dict[Any, str], x: Any) -> str:
     return f"  {ctx[x]} = getelementptr inbounds {_memory_type(x.dtype)}, ptr {base}, {ldt(index.dtype)} {ctx[index]}"
 
 
-def _convert(ctx: dict[Any, str], x: Any) -> str | None:
-    """Render a cast to bool, which tinygrad leaves to the plain casts."""
-    source = x.src[0]
-    if x.dtype is not dtypes.bool:
-        return None
-    if source.dtype in dtypes.floats:
-        return f"  {ctx[x]} = fcmp une {ldt(source.dtype)} {ctx[source]}, 0x0000000000000000"
-    return f"  {ctx[x]} = icmp ne {ldt(source.dtype)} {ctx[source]}, 0"
+def _convert(ctx: dict[Any, str], x: Any) -> str:
+    """Render a cast of a number or a vector; to bool it asks whether it is not zero."""
+    source, count = x.src[0], x.max_numel()
+    given = ldt(source.dtype, count)
+    if x.dtype is dtypes.bool:
+        compare = "fcmp une" if source.dtype in dtypes.floats else "icmp ne"
+        zero = "zeroinitializer" if count > 1 else "0x0000000000000000" if source.dtype in dtypes.floats else "0"
+        return f"  {ctx[x]} = {compare} {given} {ctx[source]}, {zero}"
+    return f"  {ctx[x]} = {lcast(source.dtype, x.dtype)} {given} {ctx[source]} to {ldt(x.dtype, count)}"
 
 
 def _root(ctx: dict[Any, str], x: Any) -> str:
