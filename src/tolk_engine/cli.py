@@ -44,7 +44,7 @@ def register(parser: ArgumentParser) -> Callable[[Namespace], int | None]:
         metavar="NAME=1x2048",
         help="an input's shape; once for each",
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="1 makes machine code on the same thread as the rest")
+    parser.add_argument("--jobs", type=int, metavar="N", help="how many processes write kernels (1: this one)")
     parser.add_argument("--quiet", "-q", action="store_true", help="show no progress and print nothing")
     return _run
 

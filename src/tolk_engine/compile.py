@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rig.errors import Invalid
 from tolk_engine import image
@@ -15,6 +16,7 @@ from tolk_engine.plan import Plan, plan
 from tolk_engine.renderer import Renderer, of_target
 from tolk_engine.schedule import Call, Lowered, Schedule, SlotRef
 from tolk_engine.target import Target, default, parse
+from tolk_engine.workers import Workers
 
 if TYPE_CHECKING:
     from rig.model.signature import Signature, Tensor
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Code", "Compiled", "compile"]
 
+_T = TypeVar("_T")
+
 _CHUNK = 16
 """How many kernels one module holds: few enough that a cancel is soon felt, and fixed, so that bytes do not vary."""
 
+_WORTH_PROCESS = 24  # so many kernels take longer to write than a process takes to start
 _PATIENCE = 0.25  # seconds between two calls of `progress` while code is made
 
 
@@ -117,10 +122,10 @@ def compile(
 ) -> Compiled:
     """Compile `schedule` for `target`: a `Target`, an arch such as ``x86-64-v3``, or by default code that travels.
 
-    Kernels that are equal are compiled once, all of them into one image. With `jobs` of 1 everything happens on the
-    calling thread; otherwise machine code is made on a second thread while the next kernels' text is written. The
-    result is the same. `progress` is told how many of the steps are done; an exception that it raises ends the work
-    and passes unchanged.
+    Kernels that are equal are compiled once, all of them into one image. `jobs` is the number of processes that write
+    kernels, by default one for each core where there are many kernels; with 1 everything happens on the calling thread.
+    The result is the same. `progress` is told how many of the steps are done; an exception that it raises ends the
+    work, its processes and threads, and passes unchanged.
 
     Raises `Invalid` if `schedule` is no schedule, reads what nothing wrote, or accesses one buffer at two phases;
     `Refused` if the compiler is missing or cannot compile a kernel.
@@ -133,7 +138,11 @@ def compile(
     planned = plan(schedule)
     renderer = of_target(target)
     steps = _Steps(progress, 2 * len(_wanted(schedule)) + 1)
-    order, lowered, objects = _compile(schedule, renderer, steps, threaded=jobs != 1)
+    with ExitStack() as stack:
+        source = stack.enter_context(_Source(schedule, renderer, jobs, steps))
+        backend = stack.enter_context(_Backend(renderer, threaded=jobs != 1))
+        order, lowered = _write(schedule, source, backend, steps)
+        objects = list(backend.finish(steps))
     steps.tell("joining")
     found = accesses(schedule, [lowered.get(i) for i in range(len(schedule.kernels))])
     data = image.flat(objects, target.requires, calling=int(target.windows))
@@ -173,40 +182,82 @@ class _Steps:
             self._progress(self._done, self._total, what)
 
 
-def _compile(
-    schedule: Schedule, renderer: Renderer, steps: _Steps, *, threaded: bool
-) -> tuple[dict[int, int], dict[int, Lowered], list[bytes]]:
-    """Return for each kernel of the schedule its number in the image, each one lowered, and the objects."""
+def _write(
+    schedule: Schedule, source: _Source, backend: _Backend, steps: _Steps
+) -> tuple[dict[int, int], dict[int, Lowered]]:
+    """Hand each text to `backend`; return for each kernel of the schedule its number in the image, and it lowered."""
     order: dict[int, int] = {}
     lowered: dict[int, Lowered] = {}
     texts: dict[str, int] = {}
     keys: dict[str, int] = {}
     pending: list[str] = []
-    with _Backend(renderer, threaded) as backend:
-        steps.tell("writing kernels")
-        for index in _wanted(schedule):
-            kernel = schedule.kernels[index]
-            if kernel.key in keys:
-                same = keys[kernel.key]
-                order[index], lowered[index] = order[same], lowered[same]
-                steps.done(2, kernel.name)
-                continue
-            keys[kernel.key] = index
-            lowered[index] = made = renderer.render(kernel)
+    steps.tell("writing kernels")
+    for index in _wanted(schedule):
+        kernel = schedule.kernels[index]
+        same = keys.setdefault(kernel.key, index)
+        if same != index:
+            order[index], lowered[index] = order[same], lowered[same]
+            steps.done(2, kernel.name)
+            continue
+        lowered[index] = made = source.lower(index)
+        steps.done(1, kernel.name)
+        if made.text in texts:
+            order[index] = texts[made.text]
             steps.done(1, kernel.name)
-            if made.text in texts:
-                order[index] = texts[made.text]
-                steps.done(1, kernel.name)
-                continue
-            order[index] = texts[made.text] = len(texts)
-            pending.append(made.text)
-            if len(pending) == _CHUNK:
-                backend.start(pending)
-                pending = []
-        if pending:
+            continue
+        order[index] = texts[made.text] = len(texts)
+        pending.append(made.text)
+        if len(pending) == _CHUNK:
             backend.start(pending)
-        objects = list(backend.finish(steps))
-    return order, lowered, objects
+            pending = []
+    if pending:
+        backend.start(pending)
+    return order, lowered
+
+
+def _await(future: Future[_T], steps: _Steps, what: str) -> _T:
+    """Return the result of `future`, with a sign of life to `steps` while it takes long."""
+    while True:
+        try:
+            return future.result(_PATIENCE)
+        except TimeoutError:
+            if future.done():  # raised by the work itself
+                raise
+            steps.tell(what)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Source:
+    """Lowers a schedule's kernels, in processes if that pays; leaving it leaves no process behind."""
+
+    def __init__(self, schedule: Schedule, renderer: Renderer, jobs: int | None, steps: _Steps) -> None:
+        self._kernels = schedule.kernels
+        self._renderer = renderer
+        self._steps = steps
+        firsts = {schedule.kernels[i].key: i for i in reversed(_wanted(schedule))}
+        wanted = sorted(firsts.values(), key=_wanted(schedule).index)
+        count = min(_cores(), len(wanted) // _WORTH_PROCESS) if jobs is None else jobs
+        self._workers = Workers(min(count, len(wanted)), renderer.target) if count > 1 and len(wanted) > 1 else None
+        self._started: dict[int, Future[Lowered]] = {}
+        if self._workers is not None:
+            started = self._workers.lower([schedule.kernels[i] for i in wanted])
+            self._started = dict(zip(wanted, started, strict=True))
+
+    def __enter__(self) -> _Source:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        if self._workers is not None:
+            self._workers.__exit__(*exc)
+
+    def lower(self, index: int) -> Lowered:
+        kernel = self._kernels[index]
+        if self._workers is None:
+            return self._renderer.render(kernel)
+        return _await(self._started[index], self._steps, kernel.name)
 
 
 class _Backend:
@@ -236,13 +287,6 @@ class _Backend:
 
     def finish(self, steps: _Steps) -> Iterator[bytes]:
         for count, chunk in self._chunks:
-            while True:
-                try:
-                    made = chunk.result(_PATIENCE)
-                    break
-                except TimeoutError:
-                    if chunk.done():  # the compiler's own, not ours
-                        raise
-                    steps.tell("making machine code")
+            made = _await(chunk, steps, "making machine code")
             steps.done(count, "making machine code")
             yield made

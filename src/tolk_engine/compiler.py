@@ -97,7 +97,9 @@ class Compiler:
         return {"x86-64-v1": "x86-64"}.get(self.target.level, self.target.level)
 
     def _machine(self) -> Any:
-        features = ",".join(f"+{ARM64_FEATURES[f]}" for f in self.target.features)
+        # Gathers are legal from level 3 on, but several times slower than single loads on many processors: not chosen.
+        x86 = self.target.instruction_set == "x86_64"
+        features = "+prefer-no-gather" if x86 else ",".join(f"+{ARM64_FEATURES[f]}" for f in self.target.features)
         made = self._llvm.Target.from_triple(self.triple)
         return made.create_target_machine(cpu=self._cpu, features=features, opt=2, reloc="pic", codemodel="small")
 

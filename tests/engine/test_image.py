@@ -146,6 +146,14 @@ def test_level_1_code_has_no_avx_and_level_4_has(tmp_path: Path) -> None:
     assert re.search(r"zmm|[xy]mm(1[6-9]|2\d|3[01])|ymm", four)
 
 
+@pytest.mark.parametrize("arch", ["x86-64-v3,tune=native", "x86-64-v4", "x86-64-v4,tune=native"])
+def test_loads_far_apart_are_no_gathers(arch: str, tmp_path: Path) -> None:
+    body = "  %s = mul i64 %i, 7\n  %x = getelementptr inbounds float, ptr %p1, i64 %s\n" + hostcode.at("p0", "o")
+    body += "  %l = load float, ptr %x, align 4\n  %m = fmul float %l, 3.0\n  store float %m, ptr %o, align 4"
+    code = disassemble(image.parse(build([hostcode.kernel("apart", 2, body)], arch)).body, tmp_path)
+    assert "gather" not in code
+
+
 def test_tuning_resolves_the_processor_and_changes_no_level() -> None:
     plain, tuned = compiler(parse("x86-64-v3")), compiler(parse("x86-64-v3,tune=native"))
     assert plain.processor == ""

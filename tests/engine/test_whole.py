@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rig
+from rig.errors import Refused
 from rig.program.codec import of_bytes, to_bytes
 from tolk_engine import Storage, capture, compile, image, link, run, slots
 from tolk_engine.target import X86_LEVELS
@@ -96,6 +100,52 @@ def test_linked_and_through_bytes_agree(schedule: Any, storage: Storage) -> None
         assert given[3] is not None
         soft = numpy.frombuffer(given[3].read(), numpy.float32).reshape(8, 64)
         numpy.testing.assert_allclose(soft, expected(*data)[0], rtol=2e-3, atol=1e-5)
+
+
+def children() -> set[int]:
+    """Return the processes that this one started and that are not gone."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == os.getpid():
+                found.add(int(entry.name))
+    return found
+
+
+@pytest.mark.case("C35")
+def test_processes_write_the_same_kernels_and_are_gone_afterwards(schedule: Any) -> None:
+    before = children()
+    seen: list[int] = []
+    assert compile(schedule, jobs=2, progress=lambda done, *_: seen.append(done)) == compile(schedule, jobs=1)
+    assert seen == sorted(seen) and seen[-1] == 2 * len(schedule.kernels) + 1
+    assert children() == before
+
+    def stop(done: int, total: int, what: str) -> None:
+        if children() != before:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compile(schedule, jobs=2, progress=stop)
+    assert children() == before
+
+
+def test_what_goes_wrong_in_a_process_is_told(schedule: Any) -> None:
+    broken = replace(schedule, kernels=tuple(replace(k, ast="nothing") for k in schedule.kernels))
+    with pytest.raises(Refused, match=r"kernel \S+: \w+"):
+        compile(broken, jobs=2)
+    before = children()
+
+    def kill(done: int, total: int, what: str) -> None:
+        for process in children() - before:
+            os.kill(process, signal.SIGKILL)
+
+    with pytest.raises(Refused, match=r"kernel \S+: its compiler's process (ended|cannot be reached)"):
+        compile(schedule, jobs=2, progress=kill)
+    assert children() == before
 
 
 def test_arm64_code_of_a_real_network_resolves(schedule: Any) -> None:
