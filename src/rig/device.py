@@ -16,8 +16,8 @@ def host(*, threads: int | None = None) -> Device:
     """Give this process's host.
 
     Its work is done by the thread that submits it, so it is done when a submit returns. `threads` is the number of
-    threads, 1 to 4096, that large launches are split over from now on in the whole process; the default is `RIG_THREADS`,
-    else the cores that the affinity mask and the control group's quota allow.
+    threads, 1 to 4096, that large launches are split over from now on in the whole process; the default is
+    `RIG_THREADS`, else the cores that the affinity mask and the control group's quota allow.
 
     Raises Invalid for a number of threads out of range.
 

@@ -8,7 +8,10 @@ __all__ = ["Access", "Kind"]
 
 
 class Kind(enum.IntEnum):
-    """Where memory of a device lives (`rig.Buffer.create`). On devices whose memory the host addresses all are the same."""
+    """Where memory of a device lives (`rig.Buffer.create`).
+
+    On devices whose memory the host addresses all are the same.
+    """
 
     DEVICE = 0
     """The device's own memory."""

@@ -71,7 +71,9 @@ class Submission:
 
     __slots__ = ("_fixed", "_native", "device", "slots")
 
-    def __init__(self, device: Device, slots: tuple[int, ...], native: _core.Program, fixed: tuple[Buffer, ...]) -> None:
+    def __init__(
+        self, device: Device, slots: tuple[int, ...], native: _core.Program, fixed: tuple[Buffer, ...]
+    ) -> None:
         self.device = device
         self.slots = slots
         self._native = native
@@ -97,7 +99,7 @@ class Submission:
         rows: list[d.Part] = []
         for part in parts:
             rows.append(_describe(part, device, images, memory))
-        views = []
+        views: list[tuple[d.View, d.Access]] = []
         for buffer, access in fixed:
             if access == d.Access.READ_WRITE and not buffer.writable:
                 raise Invalid(f"fixed[{len(views)}] is read-only memory, its access is READ_WRITE")
@@ -137,12 +139,15 @@ def _describe(part: Part, device: Device, images: list[Image], memory: list[Buff
     images.append(part.function.image)
     index = len(images) - 1
     if part.function.image.device != device:
-        raise Invalid(f"function {part.function.name} is of an image on {part.function.image.device.name}, the submission is on {device.name}")
+        home = part.function.image.device.name
+        raise Invalid(f"function {part.function.name} is of an image on {home}, the submission is on {device.name}")
     if isinstance(part, Fill):
         return d.Fill(d.Entry(index, part.function.name), d.Data(part.params), part.refs)
     x, y, z = (d.Fixed(n) for n in part.groups)
     u, v, w = (d.Fixed(n) for n in part.threads)
-    return d.Launch(index, part.function.name, d.Data(part.params), part.refs, (x, y, z), (u, v, w), d.Fixed(part.shared))
+    return d.Launch(
+        index, part.function.name, d.Data(part.params), part.refs, (x, y, z), (u, v, w), d.Fixed(part.shared)
+    )
 
 
 def _view(buffer: Buffer, memory: list[Buffer]) -> d.View:

@@ -14,4 +14,4 @@ from rig.program.description import __all__ as _names
 from rig.program.load import Initial, load
 from rig.program.run import Bound, Frame, Loaded
 
-__all__ = ["Bound", "Frame", "Initial", "Loaded", "StepPoints", "check", "load", "of_bytes", "to_bytes", *_names]  # noqa: PLE0604
+__all__ = ["Bound", "Frame", "Initial", "Loaded", "StepPoints", "check", "load", "of_bytes", "to_bytes", *_names]

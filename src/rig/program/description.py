@@ -26,7 +26,7 @@ I64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """A signed 64-bit integer."""
 
 
-class Blob(ABC):
+class Blob(ABC):  # noqa: B024 - bytes and memoryview are registered with it
     """The type of a field that holds bytes: `bytes`, or a `memoryview` of bytes that were decoded without a copy."""
 
 
@@ -133,8 +133,8 @@ Offset: TypeAlias = tuple[Term, ...]
 class Hole(_Base, frozen=True):
     """A place in bytes that receives a value when the program loads or runs.
 
-    The low `width` bits of ``(sum of value * factor + add) >> shift`` are ORed into the little-endian word at byte `at`.
-    The sum wraps at 64 bits and the shift brings in zeros, so the high half of -8 is 0xFFFFFFFF. `shift` is 0 to 62.
+    The low `width` bits of ``(sum of value * factor + add) >> shift`` are ORed into the little-endian word at byte
+    `at`. The sum wraps at 64 bits and the shift brings in zeros, so the high half of -8 is 0xFFFFFFFF. `shift` is 0 to 62.
     """
 
     at: I64

@@ -24,7 +24,9 @@ class Frame:
 
     __slots__ = ("inputs", "ints", "step_points")
 
-    def __init__(self, inputs: Sequence[Buffer], ints: Sequence[int] = (), step_points: StepPoints | None = None) -> None:
+    def __init__(
+        self, inputs: Sequence[Buffer], ints: Sequence[int] = (), step_points: StepPoints | None = None
+    ) -> None:
         self.inputs = list(inputs)
         self.ints = list(ints)
         self.step_points = step_points
@@ -76,9 +78,9 @@ class Loaded:
 
         Raises Invalid before any step runs for another number of inputs, more ints, another number of step points, an
         input on another device, too small, dead, not to be borrowed, or read-only where the run writes; on the thread
-        that runs this program already; and from a callback that rig makes inside a lock. Raises Invalid at a step, after
-        the earlier ones ran, for geometry, a parameter, an offset or a flag that the ints make wrong; the program runs
-        again afterwards. Raises Lost if a device is lost, or memory waits for work that a lost device never did.
+        that runs this program already; and from a callback that rig makes inside a lock. Raises Invalid at a step,
+        after the earlier ones ran, for geometry, a parameter, an offset or a flag that the ints make wrong; the program
+        runs again afterwards. Raises Lost if a device is lost, or memory waits for work that a lost device never did.
         """
         return self._native.run(frame.inputs, frame.ints, frame.step_points, waits)
 
