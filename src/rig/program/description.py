@@ -134,7 +134,8 @@ class Hole(_Base, frozen=True):
     """A place in bytes that receives a value when the program loads or runs.
 
     The low `width` bits of ``(sum of value * factor + add) >> shift`` are ORed into the little-endian word at byte
-    `at`. The sum wraps at 64 bits and the shift brings in zeros, so the high half of -8 is 0xFFFFFFFF. `shift` is 0 to 62.
+    `at`. The sum wraps at 64 bits and the shift brings in zeros, so the high half of -8 is 0xFFFFFFFF. `shift` is 0
+    to 62.
     """
 
     at: I64
