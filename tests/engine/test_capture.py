@@ -138,6 +138,15 @@ def test_a_view_of_an_input_is_an_offset() -> None:
     assert any(c.src.offset == 32 and c.nbytes == 64 for c in copies(s))
 
 
+def test_a_view_that_moves_nothing_is_a_copy() -> None:
+    s = capture(lambda x: (x.permute(1, 0, 2), x.reshape(4, 2)[2:4]), Spec((1, 4, 2)))
+    assert not launches(s)
+    x = numbers(1, 4, 2)
+    got = run(s, x)
+    np.testing.assert_array_equal(got["out0"], x.transpose(1, 0, 2))
+    np.testing.assert_array_equal(got["out1"], x.reshape(4, 2)[2:4])
+
+
 def test_scalars_and_shapes_with_a_zero() -> None:
     s = capture(lambda x, none: {"scaled": x * 2, "none": none + 1}, Spec(()), Spec((0, 3)))
     got = run(s, np.float32(4), np.zeros((0, 3), np.float32))

@@ -387,16 +387,29 @@ def view_of(uop: Uop) -> View:
     offset = 0
     node = uop
     while node.op is not Ops.BUFFER:
-        if node.op is Ops.SHRINK:
-            offset += _start(node) * int(node.dtype.itemsize)
-        elif node.op in (Ops.MSTACK, Ops.MSELECT, Ops.UNSHARD):
+        if node.op in GroupOp.Movement and node.op is not Ops.RESHAPE:
+            node, start = _consecutive(node)
+            offset += start
+            continue
+        if node.op in (Ops.MSTACK, Ops.MSELECT, Ops.UNSHARD):
             raise Invalid(f"a tensor over several devices {uop.device} is not supported: move it to one device")
-        elif node.op not in (Ops.BITCAST, Ops.RESHAPE, Ops.AFTER, Ops.CONTIGUOUS, Ops.DETACH):
+        if node.op not in (Ops.BITCAST, Ops.RESHAPE, Ops.AFTER, Ops.CONTIGUOUS, Ops.DETACH):
             raise Invalid(f"a call's argument is {node.op}, expected consecutive bytes of a buffer")
         node = node.src[0]
     if not isinstance(node.device, str):
         raise Invalid(f"a tensor over several devices {node.device} is not supported: move it to one device")
     return View(node, offset, int(uop.max_numel()) * int(uop.dtype.itemsize), dtype_name(uop.dtype))
+
+
+def _consecutive(node: Uop) -> tuple[Uop, int]:
+    """Return what a movement of consecutive elements moves in, and the byte that they start at."""
+    if node.op is Ops.SHRINK and len(node.src[0].shape) == 1 and node.src[1].op is Ops.CONST:
+        return node.src[0], int(node.src[1].arg) * int(node.dtype.itemsize)
+    found = node.contiguous_view()
+    if found is None:
+        raise Invalid(f"a call's argument is {node.op} of {node.shape}, expected consecutive bytes at a fixed place")
+    base, start = found
+    return base, int(start) * int(base.dtype.itemsize)
 
 
 def plain_view(tensor: Tensor) -> View | None:
@@ -410,18 +423,6 @@ def plain_view(tensor: Tensor) -> View | None:
             return None
         node = node.src[0]
     return view_of(source) if node.op is Ops.BUFFER and isinstance(node.device, str) else None
-
-
-def _start(shrink: Uop) -> int:
-    """Return the first element that a SHRINK of consecutive elements keeps."""
-    source, begin = shrink.src[0], shrink.src[1]
-    starts = begin.src if begin.op is Ops.STACK else (begin,)
-    if any(s.op is not Ops.CONST for s in starts):
-        raise Invalid("a view's offset depends on a variable: that is not supported")
-    at = 0
-    for start, length in zip(starts, source.max_shape, strict=True):
-        at = at * int(length) + int(start.arg)
-    return at
 
 
 def kind_of(call: Uop) -> str:
