@@ -177,6 +177,12 @@ def _check_bound(compiled: Compiled, devices: Mapping[str, Device], bound: Mappi
             raise Invalid(f"{name} is bound to memory that is dead")
 
 
+def _fits(buffer: Buffer, device: Device, nbytes: int, start: Start | None) -> bool:
+    """Tell whether `_check_buffer` has nothing to say, at less cost."""
+    placed = start is None or buffer.aligned(start.align, start.phase)
+    return placed and buffer.nbytes >= nbytes and buffer.device == device
+
+
 def _check_buffer(name: str, buffer: Buffer, device: Device, nbytes: int, start: Start | None) -> None:
     if buffer.device != device:
         raise Invalid(f"{name} is on {device.name}, but its buffer is on {buffer.device.name}")
@@ -218,15 +224,15 @@ def _checked(linked: Linked, given: Sequence[Buffer | None]) -> list[Any]:
     schedule = linked._compiled.schedule
     if len(given) != len(schedule.slots):
         raise Invalid(f"the schedule has {len(schedule.slots)} slots, {len(given)} buffers were given")
-    out = []
-    for i, (slot, buffer) in enumerate(zip(schedule.slots, given, strict=True)):
-        used = SlotRef(i) in linked._compiled.accesses.used
+    out = list(given)
+    for i, (slot, buffer, start) in enumerate(zip(schedule.slots, given, linked._starts, strict=True)):
+        device = linked.devices[slot.device]
         if buffer is None:
-            if used:
+            if SlotRef(i) in linked._compiled.accesses.used:
                 raise Invalid(f"{label(schedule, SlotRef(i))} has no buffer")
-            buffer = _unused(linked, slot.device, slot.nbytes)
-        _check_buffer(label(schedule, SlotRef(i)), buffer, linked.devices[slot.device], slot.nbytes, linked._starts[i])
-        out.append(buffer)
+            out[i] = _unused(linked, slot.device, slot.nbytes)
+        elif not _fits(buffer, device, slot.nbytes, start):
+            _check_buffer(label(schedule, SlotRef(i)), buffer, device, slot.nbytes, start)
     return out
 
 
@@ -239,6 +245,8 @@ def _unused(linked: Linked, device: str, nbytes: int) -> Buffer:
 
 def _make_arenas(linked: Linked) -> list[Buffer]:
     """Return new memory for what is made per run; gives back what it made if a device has no room."""
+    if not linked._assembly.per_run:
+        return []
     from rig import Buffer
 
     made: list[Buffer] = []
