@@ -46,9 +46,9 @@ void drop(void* owner) {
   pinned->next = dropped.load();
   while (!dropped.compare_exchange_weak(pinned->next, pinned)) {
   }
-  if (PyGILState_Check()) {
+  if (may_use_interpreter()) {
     drain(nullptr);
-  } else {
+  } else if (!interpreter_ends()) {
     Py_AddPendingCall(drain, nullptr);
   }
 }
@@ -125,7 +125,18 @@ PyBuffer borrow(const PyBuffer& self, const PyDevice& device) {
   return b;
 }
 
-// Wait, without the interpreter's lock, for the work that a read or a write must follow.
+// Keeps a region's bytes in place while a call works on them: whoever frees them meanwhile, they return after it.
+class Pin {
+ public:
+  explicit Pin(const PyBuffer& b) : region_(b.region) { region_->pin(); }
+  ~Pin() { region_->unpin(); }
+  Pin(const Pin&) = delete;
+
+ private:
+  Ref<Region> region_;
+};
+
+// Wait, without the interpreter's lock, for the work that a read or a write must follow. The caller holds a pin.
 void settle(const PyBuffer& self, bool for_write) {
   require_live(self);
   PyGate gate;
@@ -133,6 +144,7 @@ void settle(const PyBuffer& self, bool for_write) {
   const bool ok = self.region->wait_idle(for_write, &gate, err);
   gate.finish();
   if (!ok) raise(err);
+  require_live(self);  // another thread may have freed it during the wait
   if (!self.region->device().usable(err)) raise(err);
 }
 
@@ -141,7 +153,6 @@ constexpr uint64_t kUnlocked = 1 << 20;
 void transfer(const PyBuffer& self, void* bytes, bool into_device) {
   Error err;
   PyGate gate;
-  self.region->pin();
   if (self.nbytes > kUnlocked) gate.release();
   const Device& d = self.region->device();
   char why[RIG_WHY] = "";
@@ -149,11 +160,11 @@ void transfer(const PyBuffer& self, void* bytes, bool into_device) {
   const rig_result result = into_device ? d.table()->write(d.state(), &m, self.offset, bytes, self.nbytes, why)
                                         : d.table()->read(d.state(), &m, self.offset, bytes, self.nbytes, why);
   gate.finish();
-  self.region->unpin();
   if (!d.report(result, why, err)) raise(err);
 }
 
 nb::object read(const PyBuffer& self, nb::handle into) {
+  const Pin pin(self);
   settle(self, false);
   nb::object target = into.is_none() ? nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(self.nbytes)))
                                      : nb::borrow(into);
@@ -171,6 +182,7 @@ nb::object read(const PyBuffer& self, nb::handle into) {
 
 void write(const PyBuffer& self, nb::handle data) {
   if (!self.writable) raise(Code::invalid, "the buffer is read-only memory");
+  const Pin pin(self);
   settle(self, true);
   Py_buffer buffer;
   if (PyObject_GetBuffer(data.ptr(), &buffer, PyBUF_SIMPLE) != 0) throw nb::python_error();
@@ -184,6 +196,7 @@ void write(const PyBuffer& self, nb::handle data) {
 }
 
 PyPoint submit_copy(const PyBuffer& self, const PyBuffer& dst, const nb::sequence& waits) {
+  const Pin pins[2] = {Pin(self), Pin(dst)};
   require_live(self);
   require_live(dst);
   if (self.nbytes != dst.nbytes) {
@@ -198,12 +211,8 @@ PyPoint submit_copy(const PyBuffer& self, const PyBuffer& dst, const nb::sequenc
   Stamp point;
   Error err;
   PyGate gate;
-  self.region->pin();
-  dst.region->pin();
   const bool ok = submit_move({self.region, self.offset}, {dst.region, dst.offset}, self.nbytes, list, &gate, point, err);
   gate.finish();
-  self.region->unpin();
-  dst.region->unpin();
   if (!ok) raise(err);
   return {point.timeline, point.value};
 }
@@ -226,20 +235,23 @@ uint64_t handle(const PyBuffer& self) {
 
 int get_buffer(PyObject* object, Py_buffer* out, int flags) {
   auto& self = nb::cast<PyBuffer&>(nb::handle(object));
+  self.region->lend();
   try {
     settle(self, (flags & PyBUF_WRITABLE) != 0);
     if (self.region->host() == nullptr) raise(Code::refused, self.region->device().name() + ": the host does not address its memory");
   } catch (nb::python_error& e) {
-    nb::object value = nb::borrow(e.value());
-    PyErr_SetString(PyExc_BufferError, nb::str(value).c_str());
+    self.region->unlend();
+    e.restore();
     return -1;
   }
-  if (PyBuffer_FillInfo(out, object, self.region->host() + self.offset, static_cast<Py_ssize_t>(self.nbytes), self.writable ? 0 : 1, flags) != 0) return -1;
-  self.region->pin();
+  if (PyBuffer_FillInfo(out, object, self.region->host() + self.offset, static_cast<Py_ssize_t>(self.nbytes), self.writable ? 0 : 1, flags) != 0) {
+    self.region->unlend();
+    return -1;
+  }
   return 0;
 }
 
-void release_buffer(PyObject* object, Py_buffer*) { nb::cast<PyBuffer&>(nb::handle(object)).region->unpin(); }
+void release_buffer(PyObject* object, Py_buffer*) { nb::cast<PyBuffer&>(nb::handle(object)).region->unlend(); }
 
 PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
                        {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},

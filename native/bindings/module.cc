@@ -30,6 +30,9 @@ void take_interpreter(PyThreadState* state) {
   taking.fetch_sub(1, std::memory_order_seq_cst);
 }
 
+// The threads that were on their way stayed in the parent.
+void forget_takers() { taking.store(0, std::memory_order_relaxed); }
+
 const char* class_of(Code code) {
   switch (code) {
     case Code::refused: return "Refused";
@@ -79,6 +82,13 @@ bool PyGate::poll() {
   return go_on;
 }
 
+bool interpreter_ends() { return ending.load(std::memory_order_seq_cst); }
+
+bool may_use_interpreter() {
+  if (interpreter_ends() && ender.load() != static_cast<uint64_t>(pthread_self())) return false;
+  return PyGILState_Check() != 0;
+}
+
 int& locked_callbacks() {
   thread_local int depth = 0;
   return depth;
@@ -121,7 +131,7 @@ NB_MODULE(_core, m) {
   using namespace rig::python;
   m.doc() = "The native core of rig; use it through the package rig.";
   nb::set_leak_warnings(false);
-  rig::watch_forks();
+  rig::on_fork_child(forget_takers);
   bind_bytes(m);
   bind_device(m);
   bind_point(m);

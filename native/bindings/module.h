@@ -28,6 +28,11 @@ class PyGate : public Gate {
   PyThreadState* saved_ = nullptr;
 };
 
+// Whether this thread holds the interpreter's lock, and whether the interpreter ends: then only the thread that ends it
+// may touch Python objects.
+bool may_use_interpreter();
+bool interpreter_ends();
+
 // The depth of Python code that rig calls while it holds a lock of its own, on this thread.
 int& locked_callbacks();
 // Refuse what must not be called from such code.

@@ -2,12 +2,15 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <cmath>
+
 #include "module.h"
 
 namespace rig::python {
 namespace {
 
 bool wait(const PyPoint& self, std::optional<double> timeout) {
+  if (timeout && std::isnan(*timeout)) raise(Code::invalid, "timeout is nan, it takes seconds or None");
   PyGate gate;
   const int64_t ns = timeout ? static_cast<int64_t>(std::min(std::max(*timeout, 0.0), 1e9) * 1e9) : -1;
   const Reach r = self.timeline->wait(self.value, ns, &gate);
@@ -22,13 +25,13 @@ bool wait(const PyPoint& self, std::optional<double> timeout) {
 }
 
 bool reached(const PyPoint& self) {
-  if (self.timeline->reached(self.value) && self.timeline->failure(self.value).empty()) return true;
-  if (self.timeline->lost() || self.timeline->reached(self.value)) {
+  const Reach r = self.timeline->wait(self.value, 0, nullptr);
+  if (r == Reach::lost) {
     Error err;
     lost_error(*self.timeline, self.value, err);
     raise(err);
   }
-  return false;
+  return r == Reach::reached;
 }
 
 PyPoint at(const PyStepPoints& self, Py_ssize_t i) {

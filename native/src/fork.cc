@@ -37,28 +37,33 @@ void on_fork_child(void (*reset)()) {
   }
 }
 
-void ForkLock::renew() {
-  const uint32_t now = fork_generation();
-  uint32_t seen = generation_.load(std::memory_order_acquire);
-  // The first thread of a child that meets the lock frees it: the holder stayed in the parent.
-  if (seen != now && generation_.compare_exchange_strong(seen, now, std::memory_order_acq_rel)) {
-    state_.store(0, std::memory_order_release);
-  }
-}
-
 bool ForkLock::try_lock() {
-  renew();
-  uint32_t free = 0;
-  return state_.compare_exchange_strong(free, 1, std::memory_order_acquire);
+  const uint32_t free = own(kFree);
+  uint32_t seen = state_.load(std::memory_order_relaxed);
+  // What a lock holds from before a fork counts as free: the holder stayed in the parent.
+  while ((seen & ~kMask) != free || seen == free) {
+    if (state_.compare_exchange_weak(seen, own(kHeld), std::memory_order_acquire, std::memory_order_relaxed)) return true;
+  }
+  return false;
 }
 
 void ForkLock::lock() {
   if (try_lock()) return;
-  while (state_.exchange(2, std::memory_order_acquire) != 0) futex_wait(state_, 2, -1);
+  const uint32_t free = own(kFree), waited = own(kWaited);
+  uint32_t seen = state_.load(std::memory_order_relaxed);
+  for (;;) {
+    if ((seen & ~kMask) != free || seen == free) {
+      // Others may sleep still: the unlock that follows wakes one of them.
+      if (state_.compare_exchange_weak(seen, waited, std::memory_order_acquire, std::memory_order_relaxed)) return;
+    } else if (seen == waited || state_.compare_exchange_weak(seen, waited, std::memory_order_relaxed)) {
+      futex_wait(state_, waited, -1);
+      seen = state_.load(std::memory_order_relaxed);
+    }
+  }
 }
 
 void ForkLock::unlock() {
-  if (state_.exchange(0, std::memory_order_release) == 2) futex_wake(state_, 1);
+  if (state_.exchange(own(kFree), std::memory_order_release) == own(kWaited)) futex_wake(state_, 1);
 }
 
 }  // namespace rig

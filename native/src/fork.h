@@ -23,10 +23,10 @@ class ForkLock {
   void unlock();
 
  private:
-  void renew();
+  static constexpr uint32_t kFree = 0, kHeld = 1, kWaited = 2, kMask = 3;
+  static uint32_t own(uint32_t state) { return fork_generation() << 2 | state; }
 
-  std::atomic<uint32_t> state_{0};  // 0 free, 1 held, 2 held with waiters
-  std::atomic<uint32_t> generation_{0};
+  std::atomic<uint32_t> state_{kFree};  // the fork generation in which it was taken, and one of the above
 };
 
 }  // namespace rig

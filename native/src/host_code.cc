@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -35,7 +36,7 @@ struct FlatHeader {
   uint32_t version, body_offset;
   uint64_t body_size;
   uint32_t exports, imports, strings_size, requires_offset, requires_length, calling, crc;
-  uint8_t zero[12];
+  uint32_t zero[3];
 };
 static_assert(sizeof(FlatHeader) == 64);
 
@@ -43,6 +44,30 @@ struct Import {
   const char* name;
   void* address;
 };
+
+// A bfloat16 is returned in the register of a half float.
+_Float16 bits_to_half(uint32_t bits) {
+  const auto low = static_cast<uint16_t>(bits);
+  _Float16 half;
+  memcpy(&half, &low, 2);
+  return half;
+}
+
+// To bfloat16, to the nearest, ties to even.
+uint32_t bfloat_bits(uint32_t bits) {
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return bits >> 16 | 0x40;  // a quiet NaN
+  return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+_Float16 float_to_bfloat(float value) { return bits_to_half(bfloat_bits(std::bit_cast<uint32_t>(value))); }
+_Float16 double_to_bfloat(double value) {
+  auto f = static_cast<float>(value);
+  auto bits = std::bit_cast<uint32_t>(f);
+  // Rounded to odd first, so that the second rounding sees what the first one dropped.
+  if (std::isfinite(value) && static_cast<double>(f) != value && (bits & 1) == 0) {
+    bits = std::fabs(static_cast<double>(f)) > std::fabs(value) ? bits - 1 : bits + 1;
+  }
+  return bits_to_half(bfloat_bits(bits));
+}
 
 template <typename F>
 void* address_of(F* f) {
@@ -63,6 +88,8 @@ const Import* imports(size_t& count) {
       {"fma", address_of<double(double, double, double)>(fma)},
       {"fmodf", address_of<float(float, float)>(fmodf)},
       {"fmod", address_of<double(double, double)>(fmod)},
+      {"__truncsfbf2", reinterpret_cast<void*>(float_to_bfloat)},
+      {"__truncdfbf2", reinterpret_cast<void*>(double_to_bfloat)},
       {"memcpy", address_of<void*(void*, const void*, size_t)>(memcpy)},
       {"memmove", address_of<void*(void*, const void*, size_t)>(memmove)},
       {"memset", address_of<void*(void*, int, size_t)>(memset)},
@@ -106,6 +133,7 @@ bool check_flat(const FlatHeader& h, const uint8_t* binary, uint64_t nbytes, cha
       h.body_size == 0) {
     return refuse(why, "flat image of %llu bytes whose header states other sizes", static_cast<unsigned long long>(nbytes));
   }
+  if ((h.zero[0] | h.zero[1] | h.zero[2]) != 0) return refuse(why, "flat image whose header's last 12 bytes are not zero");
   if (h.requires_offset > h.strings_size || h.requires_length > h.strings_size - h.requires_offset) {
     return refuse(why, "flat image whose needed arch lies outside its strings");
   }

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <vector>
 
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
@@ -68,7 +69,7 @@ std::set<std::string> features(const std::string& arch) {
 }
 
 // The quota of a control group in cores, or 0: version 2's cpu.max, else version 1's pair of files.
-double group_quota(const std::string& folder) {
+double folder_quota(const std::string& folder) {
   std::ifstream max(folder + "/cpu.max");
   std::string quota;
   double period = 0;
@@ -79,26 +80,27 @@ double group_quota(const std::string& folder) {
   return 0;
 }
 
-// The least quota of this process's control group and its parents.
-double find_quota() {
+}  // namespace
+
+double group_quota(const std::string& groups, const std::string& mount) {
   double least = 0;
-  std::ifstream groups("/proc/self/cgroup");
+  std::ifstream lines(groups);
   std::string line;
-  while (std::getline(groups, line)) {
+  while (std::getline(lines, line)) {
     const size_t a = line.find(':'), b = line.find(':', a + 1);
     if (a == std::string::npos || b == std::string::npos) continue;
     const std::string controllers = line.substr(a + 1, b - a - 1);
     std::string path = line.substr(b + 1);
     std::string root;
     if (controllers.empty()) {
-      root = "/sys/fs/cgroup";
+      root = mount;
     } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
-      root = "/sys/fs/cgroup/" + controllers;
+      root = mount + "/" + controllers;
     } else {
       continue;
     }
     for (;;) {
-      const double quota = group_quota(root + (path == "/" ? "" : path));
+      const double quota = folder_quota(root + (path == "/" ? "" : path));
       if (quota > 0) least = least > 0 ? std::min(least, quota) : quota;
       if (path.empty() || path == "/") break;
       const size_t cut = path.rfind('/');
@@ -107,8 +109,6 @@ double find_quota() {
   }
   return least;
 }
-
-}  // namespace
 
 const HostInfo& host_info() {
   static const HostInfo info = [] {
@@ -124,11 +124,16 @@ const HostInfo& host_info() {
 }
 
 uint32_t usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
   uint32_t cores = 1;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) cores = static_cast<uint32_t>(std::max(CPU_COUNT(&set), 1));
-  const double quota = find_quota();
+  // The kernel refuses a set smaller than its own.
+  for (size_t cpus = 1024; cpus <= (1u << 18); cpus *= 2) {
+    std::vector<cpu_set_t> set(cpus / 1024);
+    const size_t size = set.size() * sizeof(cpu_set_t);
+    if (sched_getaffinity(0, size, set.data()) != 0) continue;
+    cores = static_cast<uint32_t>(std::max(CPU_COUNT_S(size, set.data()), 1));
+    break;
+  }
+  const double quota = group_quota("/proc/self/cgroup", "/sys/fs/cgroup");
   if (quota > 0) cores = std::min(cores, static_cast<uint32_t>(std::max(1.0, std::ceil(quota))));
   return cores;
 }

@@ -17,6 +17,10 @@ const HostInfo& host_info();
 // Cores by this thread's affinity mask and the control group's quota, at least 1.
 uint32_t usable_cores();
 
+// The least quota, in cores, of the control groups that the file `groups` lists (as /proc/self/cgroup does) and their
+// parents, below the folder `mount`; 0 for none. Version 2's cpu.max, and version 1's pair of files.
+double group_quota(const std::string& groups, const std::string& mount);
+
 // Whether a machine of arch `have` runs code compiled for `need`.
 bool arch_runs(const std::string& have, const std::string& need);
 

@@ -43,7 +43,7 @@ class MemoryQueue : public RefCounted {
   const MemoryDeviceOptions& options() const { return options_; }
 
   bool start();
-  void push(const rig_work& work);
+  bool push(const rig_work& work);  // false if the thread has ended
   void stop();
 
   bool take(uint64_t nbytes);
@@ -60,6 +60,7 @@ class MemoryQueue : public RefCounted {
   Timeline* timeline_;
   std::atomic<uint64_t> in_use_{0};
   std::mutex lock_;  // the ring
+  bool over_ = false;  // the thread takes no more from the ring
   std::vector<Entry> ring_;
   uint64_t head_ = 0, tail_ = 0;
   std::atomic<uint32_t> bell_{0};
@@ -99,9 +100,10 @@ bool MemoryQueue::take(uint64_t nbytes) {
   return true;
 }
 
-void MemoryQueue::push(const rig_work& work) {
+bool MemoryQueue::push(const rig_work& work) {
   {
     std::lock_guard lock(lock_);
+    if (over_) return false;
     if (tail_ - head_ == ring_.size()) {
       std::vector<Entry> more(ring_.size() * 2);
       for (uint64_t i = head_; i != tail_; ++i) more[i % more.size()] = std::move(ring_[i % ring_.size()]);
@@ -123,11 +125,12 @@ void MemoryQueue::push(const rig_work& work) {
     }
     ++tail_;
   }
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (sleeping_.load(std::memory_order_relaxed)) {
+  // The thread sets sleeping_ and then looks at the ring under the lock: it sees the entry, or this sees sleeping_.
+  if (sleeping_.load(std::memory_order_seq_cst)) {
     bell_.fetch_add(1, std::memory_order_acq_rel);
     futex_wake(bell_, 1);
   }
+  return true;
 }
 
 void MemoryQueue::execute(const Entry& e) {
@@ -163,11 +166,13 @@ void MemoryQueue::work() {
     {
       std::unique_lock lock(lock_);
       while (head_ == tail_) {
-        if (stopping_.load(std::memory_order_acquire)) return;
+        if (stopping_.load(std::memory_order_acquire)) {
+          over_ = true;
+          return;
+        }
         const uint32_t bell = bell_.load(std::memory_order_acquire);
         sleeping_.store(true, std::memory_order_seq_cst);
         lock.unlock();
-        // push looks at sleeping_ after it published: one of the two sees the other.
         bool still;
         {
           std::lock_guard again(lock_);
@@ -219,6 +224,7 @@ void MemoryQueue::work() {
 
 void MemoryQueue::abandon() {
   std::lock_guard lock(lock_);
+  over_ = true;
   ++head_;  // the entry that failed
   for (; head_ != tail_; ++head_) {
     if (void* keep = std::exchange(ring_[head_ % ring_.size()].keep, nullptr)) services()->done(keep);
@@ -302,9 +308,10 @@ rig_result prepare(void*, const rig_work*, void** prepared, char*) {
 }
 void release(void*, void*) {}
 
-rig_result submit(void* state, const rig_work* work, char*) {
-  queue(state).push(*work);
-  return RIG_OK;
+rig_result submit(void* state, const rig_work* work, char* why) {
+  if (queue(state).push(*work)) return RIG_OK;
+  snprintf(why, RIG_WHY, "it was closed");
+  return RIG_LOST;
 }
 
 void stop(void* state) { queue(state).stop(); }

@@ -24,13 +24,13 @@ class Pool {
   static Pool* get();
   static void drop();  // in a fork's child, where the threads do not exist
 
-  explicit Pool(uint32_t workers);
   bool try_run(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks);
-  uint32_t workers() const { return workers_; }
+  uint32_t workers() const { return workers_.load(std::memory_order_acquire); }
 
  private:
-  static void* enter(void* self);
-  void work();
+  void grow(uint32_t workers);
+  static void* enter(void* seat);
+  void work(uint32_t index);
   bool claim_and_run(uint64_t ticket);
 
   // One job at a time; its fields are written before the ticket that publishes it.
@@ -44,7 +44,13 @@ class Pool {
   std::atomic<uint32_t> finished_{0};  // futex: counts jobs that are over
   std::atomic<uint32_t> bell_{0};      // futex: counts jobs published
   std::atomic<uint32_t> sleepers_{0};
-  uint32_t workers_ = 0;
+  std::atomic<uint32_t> workers_{0};
+};
+
+// What a worker starts with; index i takes part while the host's threads are more than i + 1.
+struct Seat {
+  Pool* pool;
+  uint32_t index;
 };
 
 std::atomic<Pool*> pool{nullptr};
@@ -54,36 +60,45 @@ ForkLock making;
 Pool* Pool::get() {
   const uint32_t threads = host_threads();
   Pool* p = pool.load(std::memory_order_acquire);
-  if (p && p->workers_ + 1 >= threads) return p;
+  if (p && p->workers() + 1 >= threads) return p;
   making.lock();
   p = pool.load(std::memory_order_acquire);
-  if (!p || p->workers_ + 1 < threads) {
-    on_fork_child(Pool::drop);
-    p = new Pool(threads - 1);
+  if (!p) {
+    static std::atomic_flag watched = ATOMIC_FLAG_INIT;
+    if (!watched.test_and_set()) on_fork_child(Pool::drop);
+    p = new Pool();
     pool.store(p, std::memory_order_release);
   }
+  p->grow(threads - 1);
   making.unlock();
   return p;
 }
 
 void Pool::drop() { pool.store(nullptr, std::memory_order_relaxed); }
 
-Pool::Pool(uint32_t workers) {
+void Pool::grow(uint32_t workers) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // workers inherit it: signals are for the threads that know Python
-  for (uint32_t i = 0; i < workers; ++i) {
+  for (uint32_t i = this->workers(); i < workers; ++i) {
+    auto* seat = new Seat{this, i};
     pthread_t thread;
-    if (pthread_create(&thread, nullptr, enter, this) != 0) break;
+    if (pthread_create(&thread, nullptr, enter, seat) != 0) {
+      delete seat;
+      break;
+    }
     pthread_setname_np(thread, "rig-pool");
     pthread_detach(thread);
-    ++workers_;
+    workers_.store(i + 1, std::memory_order_release);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void* Pool::enter(void* self) {
-  static_cast<Pool*>(self)->work();
+void* Pool::enter(void* argument) {
+  auto* seat = static_cast<Seat*>(argument);
+  const Seat mine = *seat;
+  delete seat;
+  mine.pool->work(mine.index);
   return nullptr;
 }
 
@@ -105,10 +120,10 @@ bool Pool::claim_and_run(uint64_t ticket) {
   return true;
 }
 
-void Pool::work() {
+void Pool::work(uint32_t index) {
   for (;;) {
     const uint32_t bell = bell_.load(std::memory_order_acquire);
-    while (claim_and_run(ticket_.load(std::memory_order_acquire))) {
+    while (index + 1 < host_threads() && claim_and_run(ticket_.load(std::memory_order_acquire))) {
     }
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     futex_wait(bell_, bell, -1);
@@ -117,7 +132,8 @@ void Pool::work() {
 }
 
 bool Pool::try_run(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks) {
-  if (workers_ == 0 || blocks > UINT32_MAX - 1 || busy_.test_and_set(std::memory_order_acquire)) return false;
+  const uint32_t workers = this->workers(), wanted = host_threads() - 1;
+  if (workers == 0 || wanted == 0 || blocks > UINT32_MAX - 1 || busy_.test_and_set(std::memory_order_acquire)) return false;
   const uint32_t finished = finished_.load(std::memory_order_acquire);
   // Close the last job's ticket before its fields change.
   const uint64_t generation = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
@@ -129,7 +145,10 @@ bool Pool::try_run(HostFunction function, const uint64_t* words, uint64_t iterat
   done_.store(0, std::memory_order_relaxed);
   ticket_.store((generation + 1) << 32, std::memory_order_release);
   bell_.fetch_add(1, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake(bell_, static_cast<int>(std::min<uint64_t>(blocks - 1, workers_)));
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) {
+    // Which sleeper a wake reaches is not known: where some are not to take part, all are woken.
+    futex_wake(bell_, workers > wanted ? INT32_MAX : static_cast<int>(std::min<uint64_t>(blocks - 1, workers)));
+  }
   while (claim_and_run(ticket_.load(std::memory_order_acquire))) {
   }
   for (int i = 0; done_.load(std::memory_order_acquire) < blocks; ++i) {

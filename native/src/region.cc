@@ -1,6 +1,7 @@
 #include "region.h"
 
 #include <cstring>
+#include <mutex>
 
 #include "order.h"
 
@@ -109,6 +110,8 @@ bool Region::idle() const {
   return true;
 }
 
+bool Region::pinned() const { return pins_.load(std::memory_order_seq_cst) != 0 || (before_ && before_->pinned()); }
+
 void Region::give_back() {
   if (returned_) return;
   returned_ = true;
@@ -128,7 +131,7 @@ void Region::give_back() {
 Region::~Region() { give_back(); }
 
 void Region::dispose() {
-  if (idle()) {
+  if (idle() && !pinned()) {
     delete this;
     return;
   }
@@ -139,7 +142,7 @@ void Region::dispose() {
 
 bool Region::free_if_unused() {
   Order::lock().lock();
-  const bool unused = pins_.load(std::memory_order_seq_cst) == 0 && idle();
+  const bool unused = !pinned() && idle();
   Order::lock().unlock();
   if (unused) give_back();
   return unused;
@@ -188,7 +191,7 @@ std::string Region::dead_reason() const {
 }
 
 bool Region::wait_idle(bool for_write, Gate* gate, Error& err) {
-  if (!stamped_.load(std::memory_order_acquire) && keeps_.empty()) return true;
+  if (!stamped_.load(std::memory_order_acquire)) return true;
   WaitList waits;
   ForkLock& order = Order::lock();
   order.lock();
@@ -215,6 +218,9 @@ bool Region::exclude(Error& err) {
   std::lock_guard lock(lock_);
   if (dead_) return err.set(Code::invalid, "the buffer is dead: " + dead_reason_);
   if (drop_) return err.set(Code::invalid, "memory that something outside rig reaches is never exclusive");
+  if (lent_.load(std::memory_order_seq_cst) != 0) {
+    return err.set(Code::invalid, "the buffer's memory is exported as an array or a memoryview, it is not exclusive meanwhile");
+  }
   if (exclusive_) return err.set(Code::invalid, "the buffer's memory is held exclusive already");
   if (holds_ != 0) {
     return err.set(Code::invalid, "the buffer's memory has " + std::to_string(holds_) + " shared holds");
@@ -237,6 +243,8 @@ Ref<Region> Region::consume(const std::string& why, Error& err) {
     err.set(Code::invalid, "the buffer is dead: " + dead_reason_);
   } else if (!exclusive_) {
     err.set(Code::invalid, "consuming a buffer needs an exclusive claim on its memory");
+  } else if (lent_.load(std::memory_order_seq_cst) != 0) {
+    err.set(Code::invalid, "the buffer's memory is exported as an array or a memoryview, it is not consumed meanwhile");
   } else {
     heir = Ref<Region>(new Region());
     heir->device_ = device_;
@@ -254,7 +262,9 @@ Ref<Region> Region::consume(const std::string& why, Error& err) {
     returned_ = true;
     exclusive_ = false;
     dead_reason_ = why;
-    dead_.store(true, std::memory_order_release);
+    dead_.store(true, std::memory_order_seq_cst);
+    // A call that pinned these bytes before may be at work on them: they return after it, whoever frees them then.
+    if (pinned()) heir->before_ = Ref<Region>(this);
   }
   lock_.unlock();
   order.unlock();

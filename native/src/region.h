@@ -3,12 +3,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "device.h"
 #include "error.h"
+#include "fork.h"
 #include "ref.h"
 #include "timeline.h"
 
@@ -49,6 +49,16 @@ class Region : public RefCounted {
   void pin() { pins_.fetch_add(1, std::memory_order_seq_cst); }
   void unpin() { pins_.fetch_sub(1, std::memory_order_seq_cst); }
 
+  // The same for bytes that something outside rig reaches meanwhile, so that no claim is exclusive.
+  void lend() {
+    pin();
+    lent_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  void unlend() {
+    lent_.fetch_sub(1, std::memory_order_seq_cst);
+    unpin();
+  }
+
   // Wait for the last write (to read), or for every use (to write), from the calling thread.
   bool wait_idle(bool for_write, Gate* gate, Error& err);
 
@@ -67,7 +77,8 @@ class Region : public RefCounted {
 
  private:
   Region() = default;
-  bool idle() const;  // no work uses the memory
+  bool idle() const;    // no work uses the memory
+  bool pinned() const;  // nor a caller, of a region whose memory this one took over
   bool free_if_unused();
   void free_later();
   void give_back();  // return the bytes to the driver or the owner
@@ -94,10 +105,12 @@ class Region : public RefCounted {
     Ref<Device> device;
     rig_memory memory;
   };
-  mutable std::mutex lock_;  // mappings, claims, death
+  mutable ForkLock lock_;  // mappings, claims, death
   std::vector<Mapping> mappings_;
   std::atomic<bool> dead_{false};
   std::atomic<uint32_t> pins_{0};
+  std::atomic<uint32_t> lent_{0};
+  Ref<Region> before_;  // the consumed region whose pins hold this memory too, if there were any
   std::string dead_reason_;
   uint32_t holds_ = 0;
   bool exclusive_ = false;

@@ -110,7 +110,7 @@ bool submit_work(Device& device, rig_work& work, const Named* named, size_t coun
     if (result != RIG_OK) {
       keep->release();
       timeline.lose(why);  // a number was given that no work will reach
-      ok = device.report(result, why, err);
+      ok = result == RIG_LOST ? device.usable(err) : device.report(result, why, err);
     }
   }
   order.unlock();

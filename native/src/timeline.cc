@@ -1,8 +1,8 @@
 #include "timeline.h"
 
 #include <algorithm>
+#include <mutex>
 
-#include "fork.h"
 #include "futex.h"
 #include "host_info.h"
 
@@ -11,15 +11,21 @@ namespace {
 constexpr int64_t kSlice = 50'000'000;  // between two polls of the gate while waiting
 constexpr uint32_t kSpins = 200;         // looks at a point before a queue's thread sleeps, some microseconds
 
+std::atomic<Timeline*> newest{nullptr};
+
 // On one core a look would only keep the other thread from its work.
 uint32_t spins() {
   static const uint32_t n = usable_cores() > 1 ? kSpins : 0;
   return n;
 }
-}
+}  // namespace
 
 Timeline::Timeline(std::string device_name)
-    : device_(std::move(device_name)), generation_(fork_generation()), survives_fork_(false) {}
+    : device_(std::move(device_name)), generation_(fork_generation()), survives_fork_(false),
+      older_(newest.load()) {
+  while (!newest.compare_exchange_weak(older_, this)) {
+  }
+}
 
 uint64_t Timeline::count_done() {
   const uint64_t value = submitted_.fetch_add(1, std::memory_order_acq_rel) + 1;
@@ -31,15 +37,15 @@ uint64_t Timeline::count_done() {
 }
 
 void Timeline::ring() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_relaxed) != 0) {
+  // A sleeper counts itself, then looks; here the news is stored, then the sleepers are counted: one sees the other.
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) {
     bell_.fetch_add(1, std::memory_order_acq_rel);
     futex_wake(bell_, INT32_MAX);
   }
 }
 
 void Timeline::reach(uint64_t value) {
-  reached_.store(value, std::memory_order_release);
+  reached_.store(value, std::memory_order_seq_cst);
   ring();
 }
 
@@ -48,13 +54,13 @@ void Timeline::lose(const std::string& reason) {
     std::lock_guard lock(failed_lock_);
     if (lost_.load(std::memory_order_relaxed)) return;
     reason_ = reason;
-    lost_.store(true, std::memory_order_release);
+    lost_.store(true, std::memory_order_seq_cst);
   }
   ring();
 }
 
 bool Timeline::lost() const {
-  return lost_.load(std::memory_order_acquire) || (!survives_fork_ && generation_ != fork_generation());
+  return lost_.load(std::memory_order_seq_cst) || (!survives_fork_ && generation_ != fork_generation());
 }
 
 std::string Timeline::lost_reason() const {
@@ -76,17 +82,21 @@ std::string Timeline::failure(uint64_t value) const {
   return it == failed_.end() ? std::string() : it->second;
 }
 
+Reach Timeline::settle(uint64_t value) const {
+  // Asked after the loss was seen: what the device reached before it was lost counts.
+  if (!reached(value)) return Reach::lost;
+  return any_failed() && !failure(value).empty() ? Reach::lost : Reach::reached;
+}
+
 Reach Timeline::wait(uint64_t value, int64_t timeout_ns, Gate* gate) {
-  const auto settle = [&] { return any_failed() && !failure(value).empty() ? Reach::lost : Reach::reached; };
-  if (reached(value)) return settle();
-  if (timeout_ns == 0) return lost() ? Reach::lost : Reach::timeout;
+  if (reached(value) || lost()) return settle(value);
+  if (timeout_ns == 0) return Reach::timeout;
   if (gate) {
     gate->release();
   } else if (spins() != 0) {
     // A queue's thread: the point is often a moment away, and a sleep and a wake cost more than that moment.
     for (uint32_t i = 0; i < spins(); ++i) {
-      if (reached(value)) return settle();
-      if (lost()) return Reach::lost;
+      if (reached(value) || lost()) return settle(value);
       cpu_relax();
     }
   }
@@ -94,7 +104,7 @@ Reach Timeline::wait(uint64_t value, int64_t timeout_ns, Gate* gate) {
   for (;;) {
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t bell = bell_.load(std::memory_order_acquire);
-    if (!reached(value) && !lost()) {
+    if (reached_.load(std::memory_order_seq_cst) < value && !lost()) {
       int64_t sleep = gate ? kSlice : -1;
       if (deadline >= 0) {
         const int64_t left = std::max<int64_t>(deadline - now_ns(), 0);
@@ -103,8 +113,7 @@ Reach Timeline::wait(uint64_t value, int64_t timeout_ns, Gate* gate) {
       futex_wait(bell_, bell, sleep);
     }
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-    if (reached(value)) return settle();
-    if (lost()) return Reach::lost;
+    if (reached(value) || lost()) return settle(value);
     if (gate && !gate->poll()) return Reach::interrupted;
     if (deadline >= 0 && now_ns() >= deadline) return Reach::timeout;
   }

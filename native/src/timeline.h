@@ -3,18 +3,18 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "error.h"
+#include "fork.h"
 #include "gate.h"
 
 namespace rig {
 
 enum class Reach { reached, timeout, lost, interrupted };
 
-// Never freed: queues hold points of other devices, and a device leaves only its timeline behind.
+// Made with new and never freed: queues hold points of other devices, and a device leaves only its timeline behind.
 class Timeline {
  public:
   explicit Timeline(std::string device_name);
@@ -58,11 +58,15 @@ class Timeline {
   uint32_t generation_;
   bool survives_fork_;
   std::atomic<uint32_t> failed_count_{0};
-  mutable std::mutex failed_lock_;
+  mutable ForkLock failed_lock_;
   std::vector<std::pair<uint64_t, std::string>> failed_;
   std::string reason_;
 
+  Timeline* older_;  // all there ever were stay reachable, so that a leak checker passes over them
+
   void ring();
+  // How value ended, for a value that is reached, or of a device that is lost.
+  Reach settle(uint64_t value) const;
   friend class Device;
 };
 
