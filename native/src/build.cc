@@ -201,12 +201,7 @@ bool Builder::emit_move(const StepPlan& s) {
     if (device != UINT32_MAX) return make_end(end, s, device, out);
     out.place.region = region_of(s.slots[end.slot]);
     out.place.length = s.slots[end.slot].length;
-    out.first = index(t_->terms);
-    known_sum(end.offset, out.base);
-    for (const TermPlan& t : end.offset) {
-      if (t.value.kind == ValuePlan::word) t_->terms.push_back({static_cast<uint32_t>(t.value.a), t.factor});
-    }
-    out.count = index(t_->terms) - out.first;
+    make_offset(end.offset, out);
     return true;
   };
   if (ints_written_ && (reads_word(s.src.offset) || reads_word(s.dst.offset))) record(Op::wait_write);

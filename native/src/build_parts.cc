@@ -35,22 +35,29 @@ bool Builder::make_place(const SlotPlan& slot, uint32_t device, Place& place) {
   return true;
 }
 
-bool Builder::known_sum(const std::vector<TermPlan>& terms, int64_t& sum) {
-  // check made sure that sums of fixed terms are exact.
+void Builder::make_offset(const std::vector<TermPlan>& terms, End& out) {
+  out.first = index(t_->terms);
   for (const TermPlan& t : terms) {
-    if (t.value.kind == ValuePlan::fixed) sum += t.value.a * t.factor;
+    int64_t product = 0, sum = 0;
+    if (t.value.kind == ValuePlan::word) {
+      t_->terms.push_back({static_cast<uint32_t>(t.value.a), t.factor});
+    } else if (__builtin_mul_overflow(t.value.a, t.factor, &product)) {
+      t_->terms.push_back({kPast, 0});
+    } else if (index(t_->terms) != out.first) {
+      // The sum is exact at each term, so that what follows a word is added after it.
+      t_->terms.push_back({kConstant, product});
+    } else if (__builtin_add_overflow(out.base, product, &sum)) {
+      t_->terms.push_back({kPast, 0});
+    } else {
+      out.base = sum;
+    }
   }
-  return !reads_word(terms);
+  out.count = index(t_->terms) - out.first;
 }
 
 bool Builder::make_end(const EndPlan& end, const StepPlan& s, uint32_t device, End& out) {
   if (!make_place(s.slots[end.slot], device, out.place)) return false;
-  out.first = index(t_->terms);
-  known_sum(end.offset, out.base);
-  for (const TermPlan& t : end.offset) {
-    if (t.value.kind == ValuePlan::word) t_->terms.push_back({static_cast<uint32_t>(t.value.a), t.factor});
-  }
-  out.count = index(t_->terms) - out.first;
+  make_offset(end.offset, out);
   return true;
 }
 

@@ -52,7 +52,7 @@ class Builder {
   bool fill_ref(const RefPlan& ref, const PartPlan& part, uint32_t index, uint8_t* at, const StepPlan& s, bool& changes);
   bool make_place(const SlotPlan& slot, uint32_t device, Place& place);
   bool make_end(const EndPlan& end, const StepPlan& s, uint32_t device, End& out);
-  bool known_sum(const std::vector<TermPlan>& terms, int64_t& sum);
+  void make_offset(const std::vector<TermPlan>& terms, End& out);
   uint64_t leaf_value(const ValuePlan& value);
   Names names_of(const StepPlan& s);
   void add_calls(const Call& call, uint32_t part);

@@ -91,7 +91,7 @@ class Program : public Keep {
   bool enter_loop(Run& run, const LoopOp& loop, bool& more);
   bool loop_goes_on(Run& run, const LoopOp& loop, bool& more);
   bool wait_ints(Run& run, bool uses);
-  bool eval_end(Run& run, const End& end, uint64_t length, const char* what, uint64_t& offset);
+  bool eval_end(Run& run, const End& end, uint64_t length, const char* what, int64_t part, uint64_t& offset);
   bool eval_geometry(Run& run, LaunchOp& op, const Device& device);
   bool add_names(Run& run, const Names& names);
   bool poll(Run& run, uint32_t work);

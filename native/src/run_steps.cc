@@ -67,21 +67,26 @@ bool Program::run_ref(Run& run, const Record& r) {
   return true;
 }
 
-bool Program::eval_end(Run& run, const End& end, uint64_t length, const char* what, uint64_t& offset) {
+bool Program::eval_end(Run& run, const End& end, uint64_t length, const char* what, int64_t part, uint64_t& offset) {
   int64_t sum = end.base;
   const WordTerm* term = run.tape->terms.data() + end.first;
   for (uint32_t k = 0; k < end.count; ++k) {
+    const uint32_t word = term[k].word;
+    const int64_t value = word < kPast ? run.ints[word] : 1;
     int64_t product = 0;
-    if (__builtin_mul_overflow(run.ints[term[k].word], term[k].factor, &product) || __builtin_add_overflow(sum, product, &sum)) {
-      return run.fail(*this, Code::invalid, std::string(what) + " offset is past a 64-bit integer: word " + decimal(term[k].word) +
-                                         " of the ints holds " + std::to_string(run.ints[term[k].word]) + ", its factor is " +
-                                         std::to_string(term[k].factor));
+    if (word == kPast || __builtin_mul_overflow(value, term[k].factor, &product) || __builtin_add_overflow(sum, product, &sum)) {
+      std::string why = std::string(what) + " offset is past a 64-bit integer";
+      if (word < kPast) {
+        why += " at word " + decimal(word) + " of the ints, which holds " + std::to_string(value) + ", times " +
+               std::to_string(term[k].factor);
+      }
+      return run.fail(*this, Code::invalid, why, part);
     }
   }
   const uint64_t size = end.place.region ? end.place.length : inputs_[end.place.input].nbytes;
   if (sum < 0 || static_cast<uint64_t>(sum) > size || length > size - static_cast<uint64_t>(sum)) {
     return run.fail(*this, Code::invalid, std::string(what) + " of " + decimal(length) + " bytes at offset " + std::to_string(sum) +
-                                       " is not within its buffer of " + decimal(size) + " bytes");
+                                       " is not within its buffer of " + decimal(size) + " bytes", part);
   }
   offset = static_cast<uint64_t>(sum);
   return true;
@@ -91,7 +96,8 @@ bool Program::run_copy(Run& run, const Record& r) {
   run.step = r.step;
   const CopyOp& op = run.tape->copies[r.a];
   uint64_t s = 0, d = 0;
-  if (!eval_end(run, op.src, op.length, "a copy's source", s) || !eval_end(run, op.dst, op.length, "a copy's destination", d)) {
+  if (!eval_end(run, op.src, op.length, "a copy's source", r.part, s) ||
+      !eval_end(run, op.dst, op.length, "a copy's destination", r.part, d)) {
     return false;
   }
   const auto at = [&](const End& e, uint64_t offset) {
@@ -175,8 +181,8 @@ bool Program::run_submit(Run& run, const Record& r) {
   Device& device = *plan_.devices[op.device];
   for (auto& [part, copy] : op.copies) {
     uint64_t s = 0, d = 0;
-    if (!eval_end(run, copy.src, copy.length, "a copy's source", s) ||
-        !eval_end(run, copy.dst, copy.length, "a copy's destination", d)) {
+    if (!eval_end(run, copy.src, copy.length, "a copy's source", part, s) ||
+        !eval_end(run, copy.dst, copy.length, "a copy's destination", part, d)) {
       return false;
     }
     const auto settle = [&](const End& e, uint64_t offset) -> rig_end {
@@ -232,7 +238,8 @@ bool Program::run_move(Run& run, const Record& r) {
   run.step = r.step;
   const MoveOp& op = run.tape->moves[r.a];
   uint64_t s = 0, d = 0;
-  if (!eval_end(run, op.src, op.length, "a move's source", s) || !eval_end(run, op.dst, op.length, "a move's destination", d)) {
+  if (!eval_end(run, op.src, op.length, "a move's source", -1, s) ||
+      !eval_end(run, op.dst, op.length, "a move's destination", -1, d)) {
     return false;
   }
   const auto end_of = [&](const End& e, uint64_t offset) -> MoveEnd {

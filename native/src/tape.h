@@ -56,6 +56,9 @@ struct WordTerm {
   uint32_t word;  // of the ints
   int64_t factor;
 };
+// Words of terms that read none: the factor itself, and a known part of a sum that is past 64 bits.
+constexpr uint32_t kConstant = UINT32_MAX;
+constexpr uint32_t kPast = UINT32_MAX - 1;
 
 // Stores bits | ((base + sum of terms) >> shift) at `at`.
 struct Patch {
