@@ -129,9 +129,12 @@ bool check_flat(const FlatHeader& h, const uint8_t* binary, uint64_t nbytes, cha
     return refuse(why, "flat image of format version %u, this is version %u", h.version, kFlatVersion);
   }
   const uint64_t tables = sizeof(FlatHeader) + (uint64_t{h.exports} + h.imports) * kRecord + h.strings_size;
-  if (h.body_offset % 64 != 0 || tables > h.body_offset || h.body_offset > nbytes || nbytes - h.body_offset != h.body_size ||
+  if (h.body_offset != (tables + 63) / 64 * 64 || h.body_offset > nbytes || nbytes - h.body_offset != h.body_size ||
       h.body_size == 0) {
     return refuse(why, "flat image of %llu bytes whose header states other sizes", static_cast<unsigned long long>(nbytes));
+  }
+  for (uint64_t at = tables; at < h.body_offset; ++at) {
+    if (binary[at] != 0) return refuse(why, "flat image with more than zeros before its body");
   }
   if ((h.zero[0] | h.zero[1] | h.zero[2]) != 0) return refuse(why, "flat image whose header's last 12 bytes are not zero");
   if (h.requires_offset > h.strings_size || h.requires_length > h.strings_size - h.requires_offset) {
