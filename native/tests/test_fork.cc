@@ -107,15 +107,16 @@ TEST(fork_childs_threads_share_a_lock_left_behind) {
   static rig::ForkLock locks[400];
   for (rig::ForkLock& lock : locks) lock.lock();
   const int code = in_child([] {
-    std::atomic<int> inside{0}, wrong{0};
+    static std::atomic<int> inside[400];
+    std::atomic<int> wrong{0};
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i) {
       threads.emplace_back([&] {
-        for (rig::ForkLock& lock : locks) {
-          lock.lock();
-          if (inside.fetch_add(1) != 0) ++wrong;
-          inside.fetch_sub(1);
-          lock.unlock();
+        for (int k = 0; k < 400; ++k) {
+          locks[k].lock();
+          if (inside[k].fetch_add(1) != 0) ++wrong;
+          inside[k].fetch_sub(1);
+          locks[k].unlock();
         }
       });
     }
