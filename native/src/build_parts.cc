@@ -210,7 +210,7 @@ bool Builder::emit_host_part(const PartPlan& part, uint32_t i, uint8_t* block, u
     add_calls({function, words, 0, launch.part.threads[0]}, i);
   } else {
     record(Op::split, index(t_->splits), 0, i);
-    t_->splits.push_back({function, words, launch.part.threads[0], launch.part.groups[0], -1, 0});
+    t_->splits.push_back({function, words, launch.part.threads[0], launch.part.groups[0]});
   }
   return true;
 }

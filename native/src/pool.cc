@@ -1,6 +1,7 @@
 #include "pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -18,6 +19,9 @@ namespace {
 
 constexpr int kSpins = 2000;  // of the caller before it sleeps for the last blocks
 
+constexpr uint32_t kMostWorkers = 4096;
+constexpr int64_t kLookoutNs = 200'000;  // a worker looks out for the next job of a run this long, then sleeps
+
 class Pool {
  public:
   // Never destroyed: its threads are detached and outlive everything but the process.
@@ -25,12 +29,16 @@ class Pool {
   static void drop();  // in a fork's child, where the threads do not exist
 
   bool try_run(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks);
+  void enter_run() { busy_runs_.fetch_add(1, std::memory_order_relaxed); }
+  void leave_run() { busy_runs_.fetch_sub(1, std::memory_order_relaxed); }
   uint32_t workers() const { return workers_.load(std::memory_order_acquire); }
 
  private:
   void grow(uint32_t workers);
   static void* enter(void* seat);
   void work(uint32_t index);
+  bool spin(uint32_t bell) const;
+  void place();
   bool claim_and_run(uint64_t ticket);
 
   // One job at a time; its fields are written before the ticket that publishes it.
@@ -45,6 +53,9 @@ class Pool {
   std::atomic<uint32_t> bell_{0};      // futex: counts jobs published
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<uint32_t> workers_{0};
+  std::atomic<uint32_t> busy_runs_{0};  // runs with enough split work that workers look out for it
+  std::atomic<pid_t> threads_[kMostWorkers] = {};
+  int placed_for_ = -1;  // the caller's core that the workers keep off; under busy_
 };
 
 // What a worker starts with; index i takes part while the host's threads are more than i + 1.
@@ -120,11 +131,46 @@ bool Pool::claim_and_run(uint64_t ticket) {
   return true;
 }
 
+// Look out for the next job while a run has more of them to give: a sleep and a wake cost tens of microseconds.
+bool Pool::spin(uint32_t bell) const {
+  if (busy_runs_.load(std::memory_order_relaxed) == 0) return false;
+  const int64_t until = now_ns() + kLookoutNs;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (bell_.load(std::memory_order_acquire) != bell) return true;
+      cpu_relax();
+    }
+  } while (busy_runs_.load(std::memory_order_relaxed) != 0 && now_ns() < until);
+  return false;
+}
+
+// Keep the workers off the caller's core: woken there, one would wait for the caller to sleep.
+void Pool::place() {
+  const int core = sched_getcpu();
+  if (core < 0 || core == placed_for_) return;
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return;
+  CPU_CLR(core, &mask);
+  placed_for_ = core;
+  if (CPU_COUNT(&mask) == 0) return;
+  for (uint32_t i = 0; i < workers(); ++i) {
+    const pid_t thread = threads_[i].load(std::memory_order_acquire);
+    if (thread != 0) {
+      sched_setaffinity(thread, sizeof mask, &mask);
+    } else {
+      placed_for_ = -1;  // it has not started yet: place it next time
+    }
+  }
+}
+
 void Pool::work(uint32_t index) {
+  threads_[index].store(static_cast<pid_t>(syscall(SYS_gettid)), std::memory_order_release);
   for (;;) {
     const uint32_t bell = bell_.load(std::memory_order_acquire);
     while (index + 1 < host_threads() && claim_and_run(ticket_.load(std::memory_order_acquire))) {
     }
+    if (spin(bell)) continue;
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     futex_wait(bell_, bell, -1);
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
@@ -146,6 +192,7 @@ bool Pool::try_run(HostFunction function, const uint64_t* words, uint64_t iterat
   ticket_.store((generation + 1) << 32, std::memory_order_release);
   bell_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) {
+    place();
     // Which sleeper a wake reaches is not known: where some are not to take part, all are woken.
     futex_wake(bell_, workers > wanted ? INT32_MAX : static_cast<int>(std::min<uint64_t>(blocks - 1, workers)));
   }
@@ -167,6 +214,17 @@ bool Pool::try_run(HostFunction function, const uint64_t* words, uint64_t iterat
 uint32_t pool_workers() {
   const Pool* p = pool.load(std::memory_order_acquire);
   return p ? p->workers() : 0;
+}
+
+bool pool_enter_run() {
+  if (host_threads() <= 1) return false;
+  Pool::get()->enter_run();
+  return true;
+}
+
+void pool_leave_run() {
+  // In a fork's child the pool that was entered may be gone.
+  if (Pool* p = pool.load(std::memory_order_acquire)) p->leave_run();
 }
 
 void set_host_threads(uint32_t threads) { wanted_threads.store(threads, std::memory_order_release); }

@@ -13,6 +13,11 @@ void run_split(HostFunction function, const uint64_t* words, uint64_t iterations
 // The same on this thread alone.
 void run_blocks(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks);
 
+// A run with much split work tells the pool, whose workers then look out for the next job instead of sleeping. Gives
+// whether there are workers; each true is paired with a leave.
+bool pool_enter_run();
+void pool_leave_run();
+
 // The number of workers alive in this process now.
 uint32_t pool_workers();
 

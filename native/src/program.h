@@ -95,7 +95,7 @@ class Program : public Keep {
   bool eval_geometry(Run& run, LaunchOp& op, const Device& device);
   bool add_names(Run& run, const Names& names);
   bool poll(Run& run, uint32_t work);
-  void note_time(int64_t ns);
+  void note_time(int64_t ns, const Tape& tape);
   Stamp& last(Run& run, uint32_t device);
 
   ProgramPlan plan_;
@@ -125,6 +125,9 @@ class Program : public Keep {
   int64_t times_[kTimes] = {};
   int64_t sorted_[kTimes] = {};
   std::atomic<int64_t> estimate_{-1};
+  int64_t split_ns_ = 0;       // of a run's split launches on one thread
+  int64_t serial_until_ = 0;   // launches stay on one thread until then
+  bool pool_entered_ = false;  // this run told the pool of its work
   uint64_t timed_ = 0;     // runs that ended well
   uint64_t times_at_ = 0;  // of those, measured
 };

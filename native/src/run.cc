@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "futex.h"
+#include "pool.h"
 #include "run_state.h"
 
 namespace rig {
@@ -13,6 +14,7 @@ namespace {
 constexpr int64_t kPollNs = 20'000'000;      // between two polls of the gate
 constexpr uint32_t kCountdown = 256;         // calls or trips between two looks at the clock, at most
 constexpr int64_t kShortNs = 50'000;         // a run shorter than this keeps what its caller holds
+constexpr int64_t kLookoutNs = 100'000;      // a run with this much split work keeps the pool's workers awake
 constexpr uint64_t kTimeEvery = 16;          // runs between two measurements of a run
 
 uint64_t this_thread() { return static_cast<uint64_t>(pthread_self()); }
@@ -154,8 +156,10 @@ bool Program::run(const Frame& frame, Gate* gate, std::vector<Stamp>* ends, Erro
     const bool timed = timed_ < 8 || timed_ % kTimeEvery == 0;
     ++timed_;
     const int64_t began = timed ? now_ns() : 0;
+    pool_entered_ = split_ns_ >= kLookoutNs && pool_enter_run();
     ok = execute(run);
-    if (timed && ok) note_time(now_ns() - began);
+    if (pool_entered_) pool_leave_run();
+    if (timed && ok) note_time(now_ns() - began, *run.tape);
     for (size_t d = 0; d < run.last->size(); ++d) {
       if ((*run.last)[d].timeline) ever_last_[d] = (*run.last)[d];
     }
@@ -173,7 +177,9 @@ bool Program::run(const Frame& frame, Gate* gate, std::vector<Stamp>* ends, Erro
   return ok;
 }
 
-void Program::note_time(int64_t ns) {
+void Program::note_time(int64_t ns, const Tape& tape) {
+  split_ns_ = 0;
+  for (const Split& s : tape.splits) split_ns_ += s.cost_ns;
   times_[times_at_++ % kTimes] = ns;
   std::copy(times_, times_ + kTimes, sorted_);
   std::sort(sorted_, sorted_ + kTimes);

@@ -10,27 +10,40 @@ namespace rig {
 namespace {
 
 constexpr int64_t kSplitNs = 60'000;         // a launch shorter than this stays on one thread
-constexpr uint32_t kRemeasure = 64;          // runs between two measurements of a launch
+constexpr int64_t kSplitLookoutNs = 6'000;   // the same while the workers look out for jobs
+constexpr uint32_t kRemeasure = 64;          // runs between two measurements of a short launch
+constexpr int64_t kRegret = 20;              // times a loss by splitting, for which launches then stay on one thread
+constexpr uint32_t kMeasures = 2;            // runs of a launch on one thread before it may be split
 
 std::string decimal(uint64_t n) { return std::to_string(n); }
 
 }  // namespace
 
 void Program::run_split_op(Split& s) {
-  // Waking workers costs tens of microseconds: a launch known to be shorter stays here.
-  if (s.cost_ns < 0 || (s.cost_ns < kSplitNs && ++s.age % kRemeasure != 0)) {
-    const int64_t began = s.cost_ns < 0 ? now_ns() : 0;
-    run_blocks(s.function, s.words, s.iterations, s.blocks);
-    if (began != 0) s.cost_ns = now_ns() - began;
+  // Waking a sleeping worker costs tens of microseconds, reaching one that looks out a few: a shorter launch stays here.
+  const int64_t least = pool_entered_ ? kSplitLookoutNs : kSplitNs;
+  if (s.measured >= kMeasures && s.cost_ns >= least) {
+    const int64_t start = now_ns();
+    if (start < serial_until_) {
+      run_blocks(s.function, s.words, s.iterations, s.blocks);
+      return;
+    }
+    run_split(s.function, s.words, s.iterations, s.blocks);
+    // A worker that lost its core to other load holds up everything: lose a twentieth of the time to that at most.
+    const int64_t end = now_ns(), lost = end - start - s.cost_ns;
+    if (lost > s.cost_ns / 8) serial_until_ = end + kRegret * lost;
     return;
   }
-  if (s.cost_ns < kSplitNs) {
-    const int64_t began = now_ns();
+  if (s.measured >= kMeasures && ++s.age % kRemeasure != 0) {
     run_blocks(s.function, s.words, s.iterations, s.blocks);
-    s.cost_ns = now_ns() - began;
     return;
   }
-  run_split(s.function, s.words, s.iterations, s.blocks);
+  const int64_t began = now_ns();
+  run_blocks(s.function, s.words, s.iterations, s.blocks);
+  const int64_t took = now_ns() - began;
+  // The first run meets cold caches and new pages.
+  s.cost_ns = s.measured == 0 || s.measured >= kMeasures ? took : std::min(s.cost_ns, took);
+  if (s.measured < kMeasures) ++s.measured;
 }
 
 bool Program::run_patches(Run& run, const Record& r) {

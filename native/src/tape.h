@@ -48,8 +48,9 @@ struct Split {
   const uint64_t* words;
   uint64_t iterations;
   uint64_t blocks;
-  int64_t cost_ns;  // of the last run on one thread, -1 if not known
-  uint32_t age;     // runs since it was measured
+  int64_t cost_ns = 0;    // on one thread
+  uint32_t measured = 0;  // times it was
+  uint32_t age = 0;       // runs since
 };
 
 struct WordTerm {
