@@ -86,7 +86,12 @@ bool submit_work(Device& device, rig_work& work, const Named* named, size_t coun
   }
   bool ok = device.usable(err);
   for (size_t i = 0; ok && i < count; ++i) {
-    if (!named[i].region->live()) ok = err.set(Code::invalid, "a buffer it names is dead: " + named[i].region->dead_reason());
+    const Region& region = *named[i].region;
+    if (!region.live()) {
+      ok = err.set(Code::invalid, "a buffer it names is dead: " + region.dead_reason());
+    } else {
+      ok = region.device().usable(err);  // memory of a lost device, though another one reaches it
+    }
   }
   if (ok) {
     Order::gather(named, count, &timeline, waits);

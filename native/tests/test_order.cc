@@ -182,6 +182,21 @@ TEST(order_work_that_waits_for_a_lost_device_fails_and_so_does_what_follows) {
   CHECK(move(clean, before, first, err) && first.timeline->wait(first.value, -1, nullptr) == Reach::reached);
 }
 
+// spec: R-lost
+TEST(order_memory_of_a_closed_device_is_lost_to_others) {
+  const Ref<Device> a = memory("a"), b = memory("b");
+  Error err;
+  Stamp point;
+  Ref<Region> on_a = Region::alloc(a, 64, 0, err), on_b = Region::alloc(b, 64, 0, err), plain = made();
+  CHECK(move(on_b, plain, point, err));
+  a->close();
+  for (const Ref<Region>& other : {on_b, plain}) {
+    CHECK(!move(on_a, other, point, err) && err.code == Code::lost && err.device == "a");
+    CHECK(!move(other, on_a, point, err) && err.code == Code::lost && err.device == "a");
+  }
+  CHECK(move(on_b, plain, point, err));
+}
+
 // Closing while others submit: every submission either is done or is lost, and none hangs or leaks.
 TEST(order_closing_under_submissions) {
   for (int round = 0; round < 20; ++round) {
