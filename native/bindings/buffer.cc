@@ -218,6 +218,7 @@ PyPoint submit_copy(const PyBuffer& self, const PyBuffer& dst, const nb::sequenc
 }
 
 bool aligned(const PyBuffer& self, uint64_t align, uint64_t phase) {
+  require_live(self);
   if (align == 0 || (align & (align - 1)) != 0) raise(Code::invalid, "align is " + std::to_string(align) + ", it must be a power of two");
   if (phase >= align) raise(Code::invalid, "phase is " + std::to_string(phase) + ", allowed is 0 to align - 1 = " + std::to_string(align - 1));
   return (self.address & (align - 1)) == phase;

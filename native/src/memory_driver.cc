@@ -2,6 +2,7 @@
 // asynchronous to its caller like an accelerator, so that ordering can be shown and tested without one.
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
@@ -209,6 +210,7 @@ void MemoryQueue::work() {
       abandon();
       return;
     }
+    timeline_->work_on(sched_getcpu());
     if (failed.empty()) {
       execute(entry);
     } else {
@@ -267,8 +269,7 @@ rig_result alloc(void* state, uint64_t nbytes, uint32_t, rig_memory* memory, cha
     return RIG_OUT_OF_MEMORY;
   }
   // Start on the stated alignment and on no greater one, so that nothing comes to rely on more.
-  const uint64_t alignment = q.options().alignment;
-  const uint64_t lead = alignment >= 4096 ? 0 : alignment;
+  const uint64_t lead = q.options().alignment;
   uint8_t* at = host_alloc(nbytes + 2 * lead);
   if (at == nullptr) {
     q.give(nbytes);
@@ -276,19 +277,15 @@ rig_result alloc(void* state, uint64_t nbytes, uint32_t, rig_memory* memory, cha
     return RIG_OUT_OF_MEMORY;
   }
   const uint64_t start = reinterpret_cast<uint64_t>(at);
-  uint64_t address = start;
-  if (lead != 0) {
-    address = (start + lead - 1) / lead * lead;
-    if (address % (2 * lead) == 0) address += lead;
-  }
+  uint64_t address = (start + lead - 1) / lead * lead;
+  if (address % (2 * lead) == 0) address += lead;
   auto* first = reinterpret_cast<uint8_t*>(address);
   *memory = {at, reinterpret_cast<uint64_t>(first), q.options().borrows ? first : nullptr};
   return RIG_OK;
 }
 
 void free_memory(void* state, rig_memory* memory, uint64_t nbytes) {
-  const uint64_t alignment = queue(state).options().alignment;
-  host_free(static_cast<uint8_t*>(memory->object), nbytes + 2 * (alignment >= 4096 ? 0 : alignment));
+  host_free(static_cast<uint8_t*>(memory->object), nbytes + 2 * queue(state).options().alignment);
   queue(state).give(nbytes);
 }
 
