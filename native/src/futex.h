@@ -25,18 +25,21 @@ inline void cpu_relax() {
 #endif
 }
 
-// Sleep while word holds value, at most ns nanoseconds (no bound if negative). May return early.
-inline void futex_wait(std::atomic<uint32_t>& word, uint32_t value, int64_t ns) {
+// Sleep while word holds value, at most ns nanoseconds (no bound if negative), until a wake that shares a bit. May return
+// early.
+inline void futex_wait(std::atomic<uint32_t>& word, uint32_t value, int64_t ns, uint32_t bits = UINT32_MAX) {
   timespec t{};
   if (ns >= 0) {
-    t.tv_sec = ns / 1000000000;
-    t.tv_nsec = ns % 1000000000;
+    const int64_t until = now_ns() + ns;  // this form takes a time of the monotonic clock
+    t.tv_sec = until / 1000000000;
+    t.tv_nsec = until % 1000000000;
   }
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, ns >= 0 ? &t : nullptr, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_BITSET_PRIVATE, value, ns >= 0 ? &t : nullptr, nullptr, bits);
 }
 
-inline void futex_wake(std::atomic<uint32_t>& word, int count) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+// Wake at most count sleepers that share a bit.
+inline void futex_wake(std::atomic<uint32_t>& word, int count, uint32_t bits = UINT32_MAX) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_BITSET_PRIVATE, count, nullptr, nullptr, bits);
 }
 
 }  // namespace rig

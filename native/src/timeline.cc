@@ -1,10 +1,11 @@
 #include "timeline.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <mutex>
 
 #include "futex.h"
-#include "host_info.h"
 
 namespace rig {
 namespace {
@@ -13,11 +14,7 @@ constexpr uint32_t kSpins = 200;         // looks at a point before a queue's th
 
 std::atomic<Timeline*> newest{nullptr};
 
-// On one core a look would only keep the other thread from its work.
-uint32_t spins() {
-  static const uint32_t n = usable_cores() > 1 ? kSpins : 0;
-  return n;
-}
+uint32_t bit_of(uint64_t value) { return uint32_t{1} << (value % 32); }
 }  // namespace
 
 Timeline::Timeline(std::string device_name)
@@ -36,17 +33,22 @@ uint64_t Timeline::count_done() {
   return value;
 }
 
-void Timeline::ring() {
-  // A sleeper counts itself, then looks; here the news is stored, then the sleepers are counted: one sees the other.
-  if (sleepers_.load(std::memory_order_seq_cst) != 0) {
-    bell_.fetch_add(1, std::memory_order_acq_rel);
-    futex_wake(bell_, INT32_MAX);
-  }
+void Timeline::ring(uint32_t values) {
+  wanted_.fetch_and(~values, std::memory_order_seq_cst);
+  bell_.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(bell_, INT32_MAX, values);
 }
 
 void Timeline::reach(uint64_t value) {
-  reached_.store(value, std::memory_order_seq_cst);
-  ring();
+  const uint64_t before = reached_.exchange(value, std::memory_order_seq_cst);
+  // A sleeper says what it wants, then looks; here the news is stored, then the wish is read: one sees the other. Those
+  // who wait for a later value sleep on: one who waits for the last step must not be woken at each.
+  uint32_t values = UINT32_MAX;
+  if (value - before < 32) {
+    values = 0;
+    for (uint64_t v = before + 1; v <= value; ++v) values |= bit_of(v);
+  }
+  if ((wanted_.load(std::memory_order_seq_cst) & values) != 0) ring(values);
 }
 
 void Timeline::lose(const std::string& reason) {
@@ -56,7 +58,7 @@ void Timeline::lose(const std::string& reason) {
     reason_ = reason;
     lost_.store(true, std::memory_order_seq_cst);
   }
-  ring();
+  ring(UINT32_MAX);
 }
 
 bool Timeline::lost() const {
@@ -93,26 +95,26 @@ Reach Timeline::wait(uint64_t value, int64_t timeout_ns, Gate* gate) {
   if (timeout_ns == 0) return Reach::timeout;
   if (gate) {
     gate->release();
-  } else if (spins() != 0) {
-    // A queue's thread: the point is often a moment away, and a sleep and a wake cost more than that moment.
-    for (uint32_t i = 0; i < spins(); ++i) {
+  } else if (const int core = core_.load(std::memory_order_relaxed); core >= 0 && core != sched_getcpu()) {
+    // A queue's thread: the point is often a moment away, and a sleep and a wake cost more than that moment. On the core
+    // of the thread that makes it, a look would only keep it from its work.
+    for (uint32_t i = 0; i < kSpins; ++i) {
       if (reached(value) || lost()) return settle(value);
       cpu_relax();
     }
   }
   const int64_t deadline = timeout_ns < 0 ? -1 : now_ns() + timeout_ns;
   for (;;) {
-    sleepers_.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t bell = bell_.load(std::memory_order_acquire);
+    wanted_.fetch_or(bit_of(value), std::memory_order_seq_cst);  // after the bell was read: who takes the wish rings it
     if (reached_.load(std::memory_order_seq_cst) < value && !lost()) {
       int64_t sleep = gate ? kSlice : -1;
       if (deadline >= 0) {
         const int64_t left = std::max<int64_t>(deadline - now_ns(), 0);
         sleep = sleep < 0 ? left : std::min(sleep, left);
       }
-      futex_wait(bell_, bell, sleep);
+      futex_wait(bell_, bell, sleep, bit_of(value));
     }
-    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
     if (reached(value) || lost()) return settle(value);
     if (gate && !gate->poll()) return Reach::interrupted;
     if (deadline >= 0 && now_ns() >= deadline) return Reach::timeout;

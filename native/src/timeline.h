@@ -30,6 +30,8 @@ class Timeline {
   uint64_t count_done();
 
   void reach(uint64_t value);
+  // Say on which core the thread runs that works this timeline off.
+  void work_on(int core) { core_.store(core, std::memory_order_relaxed); }
   // The device is gone: wakes every waiter. The first reason stands.
   void lose(const std::string& reason);
   bool lost() const;
@@ -53,7 +55,8 @@ class Timeline {
   std::atomic<uint64_t> submitted_{0};
   std::atomic<uint64_t> reached_{0};
   std::atomic<uint32_t> bell_{0};
-  std::atomic<uint32_t> sleepers_{0};
+  std::atomic<uint32_t> wanted_{0};  // the values that sleepers wait for, modulo 32
+  std::atomic<int> core_{-1};
   std::atomic<bool> lost_{false};
   uint32_t generation_;
   bool survives_fork_;
@@ -64,7 +67,7 @@ class Timeline {
 
   Timeline* older_;  // all there ever were stay reachable, so that a leak checker passes over them
 
-  void ring();
+  void ring(uint32_t values);  // wake the sleepers of these values; each says anew what it wants
   // How value ended, for a value that is reached, or of a device that is lost.
   Reach settle(uint64_t value) const;
   friend class Device;
