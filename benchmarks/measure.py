@@ -33,7 +33,8 @@ class Spread:
 class Result:
     """One row: a work's figure, its reference's, and how they compare.
 
-    `goal` bounds the ratio where there is a reference, else the value. `side` holds further figures by name.
+    `goal` bounds the ratio where there is a reference, else the value: from above, or from below with `at_least` (rates).
+    With `on_extra` it bounds the value minus the reference's. `side` holds further figures by name.
     """
 
     work: str
@@ -44,6 +45,8 @@ class Result:
     goal: float
     n: int
     side: Mapping[str, float | int | str] = field(default_factory=dict)
+    at_least: bool = False
+    on_extra: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -51,9 +54,17 @@ class Result:
         return None if self.reference is None else self.value.median / self.reference.median
 
     @property
+    def extra(self) -> float | None:
+        """The value's median minus the reference's."""
+        return None if self.reference is None else self.value.median - self.reference.median
+
+    @property
     def met(self) -> bool:
         """Whether the goal is reached."""
-        return (self.value.median if self.ratio is None else self.ratio) <= self.goal
+        bounded = self.extra if self.on_extra else self.ratio
+        if bounded is None:
+            bounded = self.value.median
+        return bounded >= self.goal if self.at_least else bounded <= self.goal
 
     def to_json(self) -> str:
         """Return the row as one JSON object."""
@@ -63,7 +74,7 @@ class Result:
             "unit": self.unit,
             "reference": self.reference and self.reference.median,
             "ratio": self.ratio,
-            "extra": self.reference and self.value.median - self.reference.median,
+            "extra": self.extra,
             "n": self.n,
             "goal": self.goal,
             "met": self.met,
@@ -78,13 +89,16 @@ class Result:
         """Return the row of the table, in Markdown."""
         against = "-" if self.reference is None else f"{_spread(self.reference)}"
         ratio = f"{self.value.median:.3g} {self.unit}" if self.ratio is None else f"{self.ratio:.2f}"
+        if self.on_extra:
+            ratio = f"+{self.extra:.3g} {self.unit}"
+        goal = f"{'at least ' if self.at_least else ''}{self.goal:g}"
         reached = "yes" if self.met else "**no**"
         side = ", ".join(f"{name} {_figure(value)}" for name, value in self.side.items())
         value = f"{_spread(self.value)} {self.unit}"
-        return f"| `{self.work}`: {self.what} | {value} | {against} | {ratio} | {self.goal:g} | {reached} | {side} |"
+        return f"| `{self.work}`: {self.what} | {value} | {against} | {ratio} | {goal} | {reached} | {side} |"
 
 
-HEAD = "| work | value (quartiles) | reference | ratio | at most | reached | besides |\n|---|---|---|---|---|---|---|"
+HEAD = "| work | value (quartiles) | reference | ratio | goal | reached | besides |\n|---|---|---|---|---|---|---|"
 
 
 def _figure(value: float | int | str) -> str:

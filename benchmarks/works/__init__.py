@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.measure import Result
-from benchmarks.works import call, idle, kernels1000, load2000, model_call, wait2
+from benchmarks.works import call, copy64m, idle, kernels1000, load2000, model_call, outputs60, split2, wait2
 
 ALL: dict[str, Callable[[], Result]] = {
     "kernels1000": kernels1000.measure,
@@ -14,4 +14,9 @@ ALL: dict[str, Callable[[], Result]] = {
     "load2000": load2000.measure,
     "wait2": wait2.measure,
     "idle": idle.measure,
+    "outputs60": outputs60.measure,
+    "copy64m_part": copy64m.measure_part,
+    "copy64m_move": copy64m.measure_move,
+    "split2": split2.measure,
+    "split2_many": split2.measure_many,
 }
