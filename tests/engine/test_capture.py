@@ -280,10 +280,43 @@ def test_work_on_constants_alone_is_done_once() -> None:
 
 
 def test_work_that_makes_constants_much_larger_stays() -> None:
-    packed = constant(np.arange(16, dtype=np.uint8))
-    s = capture(lambda x: x + packed.reshape(16, 1).expand(16, 64).cast("float32").contiguous(), Spec((16, 64)))
+    """Packed weights stay packed: what unpacks them is part of each run."""
+    packed = constant(np.arange(2048, dtype=np.uint8))
+    s = capture(lambda x: x + packed.reshape(2048, 1).expand(2048, 64).cast("float32").contiguous(), Spec((2048, 64)))
     assert len(launches(s)) == 2
-    assert sum(p.nbytes for p in s.storages if p.init is not None) == 16
+    assert sum(p.nbytes for p in s.storages if p.init is not None) == 2048
+
+
+def test_weights_that_are_drawn_before_the_capture_are_constants() -> None:
+    """A random number is drawn when the tensor is made, whenever tinygrad computes it: not anew by each run."""
+    weight = Tensor.rand(64, 32, device="CPU")
+    s = capture(lambda x: x @ weight, Spec((4, 64)))
+    assert len(s.calls) == 1
+    x = numbers(4, 64)
+    again = capture(lambda x: x @ weight, Spec((4, 64)))
+    np.testing.assert_array_equal(run(s, x)["out"], run(again, x)["out"])
+    drawn = np.frombuffer(next(p.init for p in s.storages if p.init), np.float32)
+    assert 0.2 < drawn.std() < 0.4
+
+
+def test_an_output_that_is_computed_from_constants_is_copied() -> None:
+    weight = constant(np.float32([1, 2, 3, 4]))
+    s = capture(lambda x: {"double": weight * 2, "sum": weight * 2 + x}, Spec((4,)))
+    got = run(s, np.ones(4, np.float32))
+    assert got["double"].tolist() == [2, 4, 6, 8] and got["sum"].tolist() == [3, 5, 7, 9]
+    assert len(copies(s)) == 1 and len(launches(s)) == 1
+
+
+def test_memory_that_starts_the_same_in_each_run_is_filled_by_each() -> None:
+    def f(x: Tensor) -> Tensor:
+        table = Tensor.zeros(4, device="CPU").contiguous().realize()
+        table[1:3].assign(x)
+        first = table.contiguous() + 0
+        return first.realize() + table.assign(table + 1)
+
+    running = Running(capture(f, Spec((2,))))
+    for _ in range(2):
+        assert running(np.float32([5, 6]))["out"].tolist() == [1, 11, 13, 1]
 
 
 # --- values asked for while tracing
@@ -337,6 +370,51 @@ def test_state_that_no_output_shows_is_kept() -> None:
 
     running = Running(capture(f, Spec((1,), "int32")))
     assert [int(running(np.int32([5]))["out"][0]) for _ in range(3)] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_state_that_tinygrad_has_still_to_fill_starts_filled(early: bool) -> None:
+    """What was to be done on a tensor before the capture is part of its first value: a run must not do it again."""
+    count = Tensor.full((2,), 5, device="CPU", dtype="int32")
+    fixed = Tensor.ones(2, device="CPU", dtype="int32")
+
+    def f(x: Tensor) -> Tensor:
+        if early:
+            (x + count).realize()
+        count.assign(count + x + fixed)
+        return count * 1
+
+    running = Running(capture(f, Spec((2,), "int32")))
+    assert [running(np.int32([1, 2]))["out"].tolist() for _ in range(3)] == [[7, 8], [9, 11], [11, 14]]
+
+
+@pytest.mark.parametrize("kind", ["list", "full", "empty"])
+def test_a_view_of_state_is_written_in_place(kind: str) -> None:
+    state = {
+        "list": lambda: Tensor([0.0] * 4, device="CPU"),
+        "full": lambda: Tensor.zeros(4, device="CPU"),
+        "empty": lambda: Tensor.empty(4, device="CPU"),
+    }[kind]()
+
+    def f(x: Tensor) -> Tensor:
+        state[1:3].assign(state[1:3] + x)
+        return state + 0
+
+    running = Running(capture(f, Spec((2,))))
+    assert [running(np.float32([1, 2]))["out"].tolist() for _ in range(2)] == [[0, 1, 2, 0], [0, 2, 4, 0]]
+
+
+def test_the_value_of_state_may_be_asked_for() -> None:
+    state = constant(np.float32([3]))
+
+    def f(x: Tensor) -> Tensor:
+        first = state.item()
+        state.assign(state + 4).realize()
+        second = state.item()
+        state.assign(state + 10).realize()
+        return x + first + 100 * second + 10000 * state.item()
+
+    assert run(capture(f, Spec((1,), "float64")), np.float64([0]))["out"].tolist() == [170703]
 
 
 def test_a_part_of_state_is_written_in_place() -> None:

@@ -27,10 +27,11 @@ from rig.errors import Invalid, Refused
 
 __all__ = [
     "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
-    "bound_values", "buffers_of", "contiguous_output", "dtype_name", "dtype_of", "empty_buffer", "estimates",
-    "held_bytes", "hold", "is_buffer", "is_pending", "is_placeable", "itemsize", "kernel_key", "kind_of",
+    "as_tensor", "bound_values", "buffers_of", "contiguous_output", "dtype_name", "dtype_of", "estimates",
+    "held_bytes", "hold", "is_memory", "is_pending", "is_placeable", "itemsize", "kernel_key", "kind_of",
     "live_tensors", "make_target", "new_held", "new_placeholder", "onnx_runner", "pinned", "plain_view", "realize",
-    "recording", "release", "replace_everywhere", "rng_counters", "rough_estimates", "variable_names", "view_of",
+    "recording", "release", "replace_everywhere", "rng_counters", "root", "rough_estimates", "variable_names",
+    "view_of", "written_buffers",
 ]  # fmt: skip
 
 VERSION = "0.14.0"
@@ -168,7 +169,7 @@ def recording(recorder: Recorder, hooks: Hooks) -> Iterator[list[tuple[Tensor, U
     with pinned():
         before = [(t, t.uop) for t in live_tensors()]
         state = {k: dict(getattr(_Tensor, k)) for k in ("_device_seeds", "_device_rng_counters")}
-        undo = _patch(recorder, hooks, {id(t) for t, _ in before})
+        undo = _patch(recorder, hooks)
         capturing[:] = [recorder]
         try:
             yield before
@@ -180,7 +181,7 @@ def recording(recorder: Recorder, hooks: Hooks) -> Iterator[list[tuple[Tensor, U
                 setattr(_Tensor, name, value)
 
 
-def _patch(recorder: Recorder, hooks: Hooks, known: set[int]) -> Callable[[], None]:
+def _patch(recorder: Recorder, hooks: Hooks) -> Callable[[], None]:
     """Divert reads and in-place writes of this thread's tensors; returns what puts the originals back."""
     names = ("_buffer", "assign", "__setitem__")
     originals = {name: _Tensor.__dict__[name] for name in names}
@@ -194,7 +195,7 @@ def _patch(recorder: Recorder, hooks: Hooks, known: set[int]) -> Callable[[], No
         return held
 
     def prepare(self: Tensor) -> None:
-        if threading.get_ident() == recorder.thread and id(self) in known:
+        if threading.get_ident() == recorder.thread:
             hooks.write(self)
 
     def assign(self: Tensor, x: Any) -> Any:
@@ -258,14 +259,6 @@ def contiguous_output(tensor: Tensor, device: str) -> Tensor:
     return _Tensor(uop.reshape(tensor.shape))
 
 
-def is_buffer(tensor: Tensor) -> bool:
-    """Whether an in-place write to the tensor would write memory that is there."""
-    base = tensor.uop.base
-    while base.op in (Ops.AFTER, Ops.BITCAST):
-        base = base.src[0].base
-    return bool(base.op is Ops.BUFFER and base.device not in HOST_DEVICES)
-
-
 class _HeldDevice:
     """Stands for the device of memory that is held here, so that tinygrad opens none."""
 
@@ -296,17 +289,26 @@ def release(uop: Uop) -> None:
     uop.buffer._bufs.clear()
 
 
-def empty_buffer(tensor: Tensor) -> Uop | None:
-    """Return the BUFFER in a device's memory that the tensor is a view of, if it holds nothing."""
-    base = tensor.uop.base
-    if base.op is Ops.BUFFER and base.device not in HOST_DEVICES and held_bytes(base) is None:
-        return base
-    return None
+def root(uop: Uop) -> Uop:
+    """Return the node that a view is a view of."""
+    while uop.op in GroupOp.Movement or uop.op in (Ops.BITCAST, Ops.DETACH):
+        uop = uop.src[0]
+    return uop
 
 
-def new_held(tensor: Tensor, data: bytes | memoryview, device: str) -> Uop:
-    """Return a graph node of the tensor's shape over a new BUFFER that holds `data`."""
-    fresh = tensor.uop.empty_like(device=device)
+def is_memory(uop: Uop) -> bool:
+    """Whether a node is a BUFFER of a device that computes."""
+    return bool(uop.op is Ops.BUFFER and isinstance(uop.device, str) and uop.device not in HOST_DEVICES)
+
+
+def as_tensor(uop: Uop) -> Tensor:
+    """Return a node as a tensor."""
+    return _Tensor(uop)
+
+
+def new_held(uop: Uop, data: bytes | memoryview, device: str) -> Uop:
+    """Return a node of `uop`'s shape and type over a new BUFFER that holds `data`."""
+    fresh = uop.empty_like(device=device)
     hold(fresh.base, data)
     return fresh
 
@@ -436,6 +438,12 @@ def arguments(call: Uop) -> list[Uop]:
     return [s for s in call.src[1:] if not s.is_bound_var]
 
 
+def written_buffers(call: Uop) -> list[Uop]:
+    """Return the BUFFERs that a recorded call writes."""
+    places = access(call.src[0]).writes if kind_of(call) == "kernel" else (0,)
+    return [view_of(arguments(call)[at]).buffer for at in places]
+
+
 def bound_values(call: Uop, values: dict[str, int]) -> tuple[int, ...]:
     """Return the values of a kernel's variables, in the order of the variables' names."""
     bound = {s.src[0].expr: s.src[1].src[1] for s in call.src[1:] if s.is_bound_var}
@@ -509,7 +517,8 @@ def _stores_whole(store: Uop, param: Uop) -> bool:
 
 def is_pending(tensor: Tensor) -> bool:
     """Whether the tensor stands for memory with an in-place write that is not scheduled yet."""
-    return bool(is_buffer(tensor) and tensor.uop.base.op is Ops.AFTER)
+    node = root(tensor.uop)
+    return bool(node.op is Ops.AFTER and root(node.src[0]).op is Ops.BUFFER)
 
 
 def buffers_of(tensor: Tensor) -> list[Uop]:

@@ -76,7 +76,6 @@ class _Builder:
     calls: Sequence[tuple[Uop, dict[str, int]]]
     inputs: Sequence[Port]
     outputs: Sequence[Port]
-    state_before: int
     names: Labels
     memories: dict[Uop, _Memory] = field(default_factory=dict)
     constants: dict[tuple[Uop, int, int, str], _Memory] = field(default_factory=dict)
@@ -193,13 +192,6 @@ class _Builder:
         for item in kept:
             item.areas = [(same.get(id(memory), memory), at, n) for memory, at, n in item.areas]
         self.memories = {buffer: same.get(id(memory), memory) for buffer, memory in self.memories.items()}
-
-    def mark_state(self) -> None:
-        """Let memory from before the trace that is written keep what it holds: state, zero at first where empty."""
-        written = {id(item.areas[w][0]) for item in self.work for w in item.writes}
-        for buffer, memory in self.memories.items():
-            if adapter.age(buffer) < self.state_before and id(memory) in written and memory.slot is None:
-                memory.init = memory.init if memory.init is not None else bytes(memory.nbytes)
 
     def check_reads(self) -> None:
         """Refuse a read of memory that nothing has filled."""
@@ -319,20 +311,18 @@ def build(
     inputs: Sequence[Port],
     outputs: Sequence[Port],
     *,
-    state_before: int,
     names: Labels | None = None,
 ) -> Schedule:
     """Return the schedule of recorded `calls`.
 
-    A BUFFER numbered below `state_before` was there before the trace: one that is written is state. `names` are what
+    A BUFFER that holds bytes is a constant, or state where a call writes it. `names` are what
     to call constants, by the BUFFER and byte offset that they lie at. Raises `Invalid` for a read of memory that
     nothing filled and for forms that are not supported.
     """
-    builder = _Builder(calls, inputs, outputs, state_before, names or {})
+    builder = _Builder(calls, inputs, outputs, names or {})
     builder.add_inputs()
     builder.add_calls()
     builder.adopt_constants()
-    builder.mark_state()
     builder.prune()
     builder.check_reads()
     builder.protect_inputs()

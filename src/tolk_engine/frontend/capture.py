@@ -188,16 +188,23 @@ class _Trace:
         self.specs = specs
         self.device = specs[0].device if specs else "CPU"
         self.names: Labels = {}
-        self.values: dict[Uop, bytes] = {}
+        self.values: dict[tuple[Uop, int], bytes] = {}
+        self.before: dict[int, Uop] = {}
+        self.roots: set[Uop] = set()
         self.held: list[Uop] = []
 
     def begin(self) -> list[Any]:
         """Make the placeholders; what is older than they are was there before."""
         self.placeholders = [adapter.new_placeholder(s.shape, s.dtype, s.device) for s in self.specs]
         marker = adapter.new_placeholder((1,), "uint8", self.device)
-        self.state_before = adapter.age(adapter.view_of(marker.uop).buffer) - len(self.specs)
+        self.first = adapter.age(adapter.view_of(marker.uop).buffer) - len(self.specs)
         self.inputs = [self.port(str(s.name), t) for s, t in zip(self.specs, self.placeholders, strict=True)]
         return self.placeholders
+
+    def remember(self, before: Sequence[tuple[Any, Uop]]) -> None:
+        """Take note of the tensors that were there before the function is called."""
+        self.before = {id(t): uop for t, uop in before}
+        self.roots = {adapter.root(uop) for uop in self.before.values()}
 
     def close(self) -> None:
         """Let empty memory that was assigned to be empty again."""
@@ -215,7 +222,7 @@ class _Trace:
 
     def build(self, calls: Sequence[tuple[Uop, dict[str, int]]], outputs: Sequence[Port]) -> Schedule:
         """Return the schedule that computes `outputs`."""
-        return build(self.name, calls, self.inputs, outputs, state_before=self.state_before, names=self.names)
+        return build(self.name, calls, self.inputs, outputs, names=self.names)
 
     # What tinygrad asks for while it traces.
 
@@ -223,15 +230,15 @@ class _Trace:
         """Return a tensor's bytes; `Invalid` where they depend on an input."""
         if 0 in tensor.shape:
             return b""
-        uop = tensor.uop
         view = adapter.plain_view(tensor)
         if view is not None and view.buffer.device.split(":")[0] in adapter.HOST_DEVICES:
             held = adapter.held_bytes(view.buffer)
             if held is not None:
                 return held[view.offset : view.offset + view.nbytes]
-        found = self.values.get(uop)
+        key = (tensor.uop, len(self.recorder.calls))  # what was recorded since may have written it
+        found = self.values.get(key)
         if found is None:
-            found = self.values[uop] = self.evaluate(tensor)
+            found = self.values[key] = self.evaluate(tensor)
         return found
 
     def evaluate(self, tensor: Any) -> bytes:
@@ -255,26 +262,38 @@ class _Trace:
         return schedule.drop_inputs()
 
     def write(self, tensor: Any) -> None:
-        """Give a tensor that is assigned to in place memory of its own, so that it is state."""
-        empty = adapter.empty_buffer(tensor)
-        if empty is not None and empty not in {p.view.buffer for p in self.inputs if p.view is not None}:
-            adapter.hold(empty, bytes(int(empty.max_numel()) * empty.dtype.itemsize))  # tinygrad writes in place then
-            self.held.append(empty)
-        if adapter.is_buffer(tensor):
+        """Give what is assigned to in place memory that holds its value, if it was there before: it is state."""
+        node = adapter.root(tensor.uop)
+        if adapter.is_memory(node):
+            self.write_buffer(node)
+        elif not adapter.is_placeable(tensor):
+            if self.before.get(id(tensor)) is tensor.uop:
+                raise Invalid(
+                    f"the function assigns in place to a constant of shape {tuple(tensor.shape)}, which has no memory:"
+                    " make it with a device and a dtype, such as Tensor.zeros(4, device='CPU')"
+                )
+        elif node in self.roots:
+            whole = adapter.as_tensor(node)
+            device = whole.device
+            if not isinstance(device, str) or device.split(":")[0] in adapter.HOST_DEVICES:
+                device = self.device
+            held = adapter.new_held(node, self.read(whole), device)
+            origin = adapter.plain_view(whole)
+            if origin is not None and (origin.buffer, origin.offset) in self.names:
+                self.names[adapter.view_of(held).buffer, 0] = self.names[origin.buffer, origin.offset]
+            adapter.replace_everywhere(node, held)
+
+    def write_buffer(self, buffer: Uop) -> None:
+        """Let a BUFFER from before the trace that holds nothing yet hold its first value; zeros if it has none."""
+        if adapter.age(buffer) >= self.first or adapter.held_bytes(buffer) is not None:
             return
-        if not adapter.is_placeable(tensor):
-            raise Invalid(
-                f"the function assigns in place to a constant of shape {tuple(tensor.shape)}, which has no memory: make"
-                " it with a device and a dtype, such as Tensor.zeros(4, device='CPU')"
-            )
-        device = tensor.device
-        if not isinstance(device, str) or device.split(":")[0] in adapter.HOST_DEVICES:
-            device = self.device
-        held = adapter.new_held(tensor, self.read(tensor), device)
-        origin = adapter.plain_view(tensor)
-        if origin is not None and (origin.buffer, origin.offset) in self.names:
-            self.names[adapter.view_of(held).buffer, 0] = self.names[origin.buffer, origin.offset]
-        adapter.replace_everywhere(tensor.uop, held)
+        value: bytes | memoryview = bytes(int(buffer.max_numel()) * int(buffer.dtype.itemsize))
+        filling = [c for c, _ in self.recorder.calls if buffer in adapter.written_buffers(c)]
+        if filling:  # what was still to be done on it was recorded: it is part of the first value, not of each run
+            value = self.read(adapter.as_tensor(buffer))
+            self.recorder.calls = [(c, v) for c, v in self.recorder.calls if c not in filling]
+        adapter.hold(buffer, value)
+        self.held.append(buffer)
 
     def keep(self, others: Sequence[Any]) -> None:
         """Fill what the function made and keeps (a table in an attribute), so that the next trace finds it.
@@ -323,6 +342,7 @@ def trace(
             adapter.rng_counters(device)
         placeholders = state.begin()
         with contextlib.closing(state), adapter.recording(state.recorder, state) as before:
+            state.remember(before)
             state.names.update(_weight_names(owners))
             results = call(placeholders)
             outs = {key: adapter.contiguous_output(t, state.device) for key, t in results.items()}
@@ -341,7 +361,8 @@ def read_only(action: Callable[[], Any]) -> Any:
     state = _Trace("constants", [])
     with adapter.pinned():
         state.begin()
-        with adapter.recording(state.recorder, state):
+        with adapter.recording(state.recorder, state) as before:
+            state.remember(before)
             return action()
 
 

@@ -1,117 +1,175 @@
-"""Do once what every run would repeat: kernels whose inputs are all constant."""
+"""Do once what every run would repeat: calls whose inputs are all constant."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tolk_engine.frontend import adapter
 from tolk_engine.frontend.evaluate import evaluate
 from tolk_engine.schedule import Arg, Call, CopyCall, Ref, Schedule, Slot, SlotRef, Storage, StorageRef
 
 __all__ = ["fold"]
 
+_SMALL = 1 << 16
+"""Results of so many bytes are kept whatever they are made of."""
+
+_GENERATED = 1 << 10
+"""What is made of no more bytes than this is generated, not unpacked."""
+
+_COSTLY = 4
+"""Operations for each byte of a generated result from which on it is kept: random numbers, say, but no fill."""
+
 
 def fold(schedule: Schedule) -> Schedule:
     """Return the schedule without the calls that compute the same from constants in each run.
 
-    Such a call is evaluated now and its result kept as a constant, where the result is not larger than twice what it
-    is computed from: a table that unpacks a packed weight, say, stays a call. Constants that only such calls read are
-    dropped.
+    Such calls are evaluated now and what others read of their results is kept as constants. A call whose result is
+    larger than twice what it is computed from stays, as one that unpacks packed weights, unless the result is small
+    or is generated at a cost. State is no constant.
     """
     folded = _foldable(schedule)
-    if not folded:
-        return schedule
-    results = list(dict.fromkeys(_written(schedule.calls[at]) for at in folded))
-    values = _values(schedule, folded, results)
-    storages = list(schedule.storages)
-    for ref, value in zip(results, values, strict=True):
-        if isinstance(ref, StorageRef):
-            storages[ref.index] = replace(storages[ref.index], init=value)
-    calls: list[Call | CopyCall] = []
-    for at, call in enumerate(schedule.calls):
-        if at not in folded:
-            calls.append(call)
-        elif isinstance(ref := _written(call), SlotRef):
-            slot = schedule.slots[ref.index]
-            storages.append(
-                Storage(slot.nbytes, slot.device, 64, 0, values[results.index(ref)], "", slot.dtype, slot.shape)
-            )
-            calls.append(
-                CopyCall(Arg(ref, 0, slot.nbytes), Arg(StorageRef(len(storages) - 1), 0, slot.nbytes), slot.nbytes)
-            )
-    return compact(replace(schedule, storages=tuple(storages), calls=tuple(calls)))
-
-
-def _written(call: Call | CopyCall) -> Ref:
-    return call.dst.node if isinstance(call, CopyCall) else call.args[call.writes[0]].node
-
-
-def _foldable(schedule: Schedule) -> list[int]:
-    """Return the calls that may be done now: one result, written once and whole, from constants alone."""
-    writers: dict[Ref, int] = {}
-    for call in schedule.calls:
-        for ref in _targets(call):
-            writers[ref] = writers.get(ref, 0) + 1
-    known = {
-        StorageRef(i) for i, s in enumerate(schedule.storages) if s.init is not None and StorageRef(i) not in writers
-    }
-    constant: set[Ref] = set(known)
-    folded = []
-    for at, call in enumerate(schedule.calls):
-        if not isinstance(call, Call) or len(call.writes) != 1 or call.writes[0] in call.reads:
-            continue
-        target = call.args[call.writes[0]].node
-        node = schedule.node(target)
-        if writers[target] != 1 or (isinstance(node, Storage) and node.init is not None):
-            continue
-        sources = {call.args[r].node for r in call.reads}
-        if sources and sources <= constant and node.nbytes <= 2 * sum(schedule.node(s).nbytes for s in sources):
-            folded.append(at)
-            constant.add(target)
-    return folded
+    return _Folding(schedule, folded).result() if folded else schedule
 
 
 def _targets(call: Call | CopyCall) -> set[Ref]:
     return {call.dst.node} if isinstance(call, CopyCall) else {call.args[w].node for w in call.writes}
 
 
-def _values(schedule: Schedule, folded: list[int], results: list[Ref]) -> list[bytes]:
-    """Evaluate the folded calls; returns the bytes of each result."""
-    slots: list[Slot] = []
-    renamed: dict[Ref, Ref] = {}
-    for ref in results:
-        node = schedule.node(ref)
-        renamed[ref] = SlotRef(len(slots))
-        slots.append(Slot(f"result{len(slots)}", "uint8", (node.nbytes,), node.nbytes, node.device, 64))
-    calls = []
-    for at in folded:
-        call = schedule.calls[at]
-        assert isinstance(call, Call)
-        args = tuple(replace(a, node=renamed.get(a.node, a.node)) for a in call.args)
-        calls.append(replace(call, args=args))
-    inner = Schedule(
-        schedule.name, tuple(slots), schedule.storages, schedule.kernels, tuple(calls), (), tuple(range(len(slots)))
-    )
-    return evaluate(compact(inner))
+def _sources(call: Call | CopyCall) -> set[Ref]:
+    return {call.src.node} if isinstance(call, CopyCall) else {call.args[r].node for r in call.reads}
+
+
+def _foldable(schedule: Schedule) -> set[int]:
+    """Return the calls that may be done now; every call that writes what one of them writes is among them."""
+    calls = schedule.calls
+    folded = {at for at, call in enumerate(calls) if _worth_keeping(schedule, call)}
+    while True:
+        fixed = {ref for at, call in enumerate(calls) if at not in folded for ref in _targets(call)}
+        written = {ref for call in calls for ref in _targets(call)}
+        known: set[Ref] = set()
+        known.update(StorageRef(i) for i, s in enumerate(schedule.storages) if s.init is not None)
+        known -= written
+        kept = set()
+        for at in sorted(folded):
+            targets = _targets(calls[at])
+            fresh = all(isinstance(ref, SlotRef) or schedule.storages[ref.index].init is None for ref in targets)
+            if _sources(calls[at]) <= known and fresh and not targets & fixed:
+                kept.add(at)
+                known |= targets
+        if kept == folded:
+            return folded
+        folded = kept
+
+
+def _worth_keeping(schedule: Schedule, call: Call | CopyCall) -> bool:
+    if isinstance(call, CopyCall):
+        return True
+    result = sum(schedule.node(ref).nbytes for ref in _targets(call))
+    given = sum(schedule.node(ref).nbytes for ref in _sources(call))
+    fills_output = not given and any(isinstance(ref, SlotRef) for ref in _targets(call))
+    if result <= max(2 * given, 0 if fills_output else _SMALL):
+        return True
+    if given > _GENERATED:
+        return False
+    with adapter.pinned():
+        return adapter.rough_estimates(schedule.kernels[call.kernel].ast)[0] >= _COSTLY * result
+
+
+class _Folding:
+    """Takes the calls `folded` out of a schedule."""
+
+    def __init__(self, schedule: Schedule, folded: set[int]) -> None:
+        self.schedule = schedule
+        self.folded = folded
+        self.made = {ref for at in folded for ref in _targets(schedule.calls[at])}
+        self.storages = list(schedule.storages)
+        self.wanted: dict[tuple[Ref, int], StorageRef] = {}
+        self.version: dict[Ref, int] = {}
+
+    def result(self) -> Schedule:
+        """Return the schedule with the results as constants."""
+        calls: list[Call | CopyCall] = []
+        for at, call in enumerate(self.schedule.calls):
+            if at in self.folded:
+                self.version.update(dict.fromkeys(_targets(call), at))
+            elif isinstance(call, CopyCall):
+                calls.append(replace(call, src=self._moved(call.src)))
+            else:
+                calls.append(replace(call, args=tuple(self._moved(a) for a in call.args)))
+        for index in self.schedule.outputs:
+            if SlotRef(index) in self.made:
+                nbytes = self.schedule.slots[index].nbytes
+                whole = Arg(SlotRef(index), 0, nbytes)
+                calls.append(CopyCall(whole, self._moved(whole), nbytes))
+        for ref, value in zip(self.wanted.values(), self._values(), strict=True):
+            self.storages[ref.index] = replace(self.storages[ref.index], init=value)
+        return compact(replace(self.schedule, storages=tuple(self.storages), calls=tuple(calls)))
+
+    def _moved(self, arg: Arg) -> Arg:
+        """Return an argument that reads a folded result as one that reads the constant."""
+        if arg.node not in self.made:
+            return arg
+        key = (arg.node, self.version[arg.node])
+        if key not in self.wanted:
+            node = self.schedule.node(arg.node)
+            name = "" if isinstance(node, Slot) else node.name
+            align = max(node.align, 64)
+            self.wanted[key] = StorageRef(len(self.storages))
+            self.storages.append(Storage(node.nbytes, node.device, align, 0, None, name, node.dtype, node.shape))
+        return replace(arg, node=self.wanted[key])
+
+    def _values(self) -> list[bytes]:
+        """Run the folded calls; returns what was wanted, each as it was after the call that wrote it."""
+        storages = list(self.schedule.storages)
+        slots: list[Slot] = []
+        moved: dict[Ref, Ref] = {}
+        for ref in self.made:
+            if isinstance(ref, SlotRef):
+                moved[ref] = StorageRef(len(storages))
+                storages.append(Storage(self.schedule.node(ref).nbytes, self.schedule.node(ref).device, 64))
+        calls: list[Call | CopyCall] = []
+        order = list(self.wanted)
+        for at in sorted(self.folded):
+            calls.append(_renamed(self.schedule.calls[at], moved))
+            for number, (ref, version) in enumerate(order):
+                if version == at:
+                    nbytes = self.schedule.node(ref).nbytes
+                    source = Arg(moved.get(ref, ref), 0, nbytes)
+                    calls.append(CopyCall(Arg(SlotRef(number), 0, nbytes), source, nbytes))
+        for ref, _ in order:
+            node = self.schedule.node(ref)
+            slots.append(Slot(f"value{len(slots)}", "uint8", (node.nbytes,), node.nbytes, node.device, 64))
+        inner = replace(
+            self.schedule, slots=tuple(slots), storages=tuple(storages), calls=tuple(calls), inputs=(),
+            outputs=tuple(range(len(slots))),
+        )  # fmt: skip
+        return evaluate(compact(inner))
+
+
+def _renamed(call: Call | CopyCall, moved: dict[Ref, Ref]) -> Call | CopyCall:
+    def arg(old: Arg) -> Arg:
+        return replace(old, node=moved.get(old.node, old.node))
+
+    if isinstance(call, CopyCall):
+        return replace(call, dst=arg(call.dst), src=arg(call.src))
+    return replace(call, args=tuple(arg(a) for a in call.args))
 
 
 def compact(schedule: Schedule) -> Schedule:
     """Return the schedule without the storage and kernels that no call names."""
-    storages: dict[int, int] = {}
+    storages: dict[Ref, Ref] = {}
     kernels: dict[int, int] = {}
-
-    def arg(old: Arg) -> Arg:
-        if isinstance(old.node, SlotRef):
-            return old
-        return replace(old, node=StorageRef(storages.setdefault(old.node.index, len(storages))))
-
     calls: list[Call | CopyCall] = []
     for call in schedule.calls:
-        if isinstance(call, CopyCall):
-            calls.append(replace(call, dst=arg(call.dst), src=arg(call.src)))
-        else:
-            number = kernels.setdefault(call.kernel, len(kernels))
-            calls.append(replace(call, kernel=number, args=tuple(arg(a) for a in call.args)))
+        args = (call.dst, call.src) if isinstance(call, CopyCall) else call.args
+        for a in args:
+            if isinstance(a.node, StorageRef) and a.node not in storages:
+                storages[a.node] = StorageRef(len(storages))
+        renamed = _renamed(call, storages)
+        if isinstance(renamed, Call):
+            renamed = replace(renamed, kernel=kernels.setdefault(renamed.kernel, len(kernels)))
+        calls.append(renamed)
     return replace(
-        schedule, storages=tuple(schedule.storages[i] for i in storages), calls=tuple(calls),
+        schedule, storages=tuple(schedule.storages[ref.index] for ref in storages), calls=tuple(calls),
         kernels=tuple(schedule.kernels[i] for i in kernels),
     )  # fmt: skip
