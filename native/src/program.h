@@ -94,6 +94,7 @@ class Program : public Keep {
   bool eval_end(Run& run, const End& end, uint64_t length, const char* what, int64_t part, uint64_t& offset);
   bool eval_geometry(Run& run, LaunchOp& op, const Device& device);
   bool add_names(Run& run, const Names& names);
+  bool run_calls(Run& run, const Record& r);
   bool poll(Run& run, uint32_t work);
   void note_time(int64_t ns, const Tape& tape);
   Stamp& last(Run& run, uint32_t device);

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kPollNs = 20'000'000;      // between two polls of the gate
 constexpr uint32_t kCountdown = 256;         // calls or trips between two looks at the clock, at most
+constexpr uint32_t kStride = 64;             // the same of one record's calls
 constexpr int64_t kShortNs = 50'000;         // a run shorter than this keeps what its caller holds
 constexpr int64_t kLookoutNs = 100'000;      // a run with this much split work keeps the pool's workers awake
 constexpr uint64_t kTimeEvery = 16;          // runs between two measurements of a run
@@ -152,6 +153,11 @@ bool Program::run(const Frame& frame, Gate* gate, std::vector<Stamp>* ends, Erro
   }
   Run run{frame, gate, ends, err};
   bool ok = check_frame(frame, err) && start(run);
+  if (ok && long_by_estimate()) {
+    run.watch = true;
+    run.stride = kStride / 4;
+    run.polled_at = run.looked_at = now_ns();
+  }
   if (ok) {
     const bool timed = timed_ < 8 || timed_ % kTimeEvery == 0;
     ++timed_;
@@ -188,7 +194,7 @@ void Program::note_time(int64_t ns, const Tape& tape) {
 }
 
 bool Program::poll(Run& run, uint32_t work) {
-  if (run.countdown > work) {
+  if (run.countdown > work && !(run.watch && work >= run.stride)) {
     run.countdown -= work;
     return true;
   }
@@ -196,10 +202,12 @@ bool Program::poll(Run& run, uint32_t work) {
   if (!run.gate) return true;
   const int64_t now = now_ns();
   if (run.polled_at == 0) {
-    run.polled_at = now;
+    run.polled_at = run.looked_at = now;
     run.countdown = 16;
     return true;
   }
+  run.stride = now - run.looked_at > kPollNs / 4 ? std::max(run.stride / 4, 1u) : std::min(run.stride * 2, kStride);
+  run.looked_at = now;
   if (now - run.polled_at < kPollNs) {
     // Slow work: look again sooner.
     if (now - run.polled_at > kPollNs / 4) run.countdown = 8;
@@ -211,18 +219,25 @@ bool Program::poll(Run& run, uint32_t work) {
   return run.gate->poll() || run.err.set(Code::interrupted, "interrupted");
 }
 
+bool Program::run_calls(Run& run, const Record& r) {
+  const Call* call = run.tape->calls.data() + r.a;
+  const Call* end = call + r.b;
+  while (call != end) {
+    const auto n = std::min(run.stride, static_cast<uint32_t>(end - call));
+    for (const Call* until = call + n; call != until; ++call) call->function(call->words, call->begin, call->end);
+    if (!poll(run, n)) return false;
+  }
+  return true;
+}
+
 bool Program::execute(Run& run) {
   Tape& t = *run.tape;
   const Record* records = t.records.data();
   for (const Record* r = records;; ++r) {
     switch (r->op) {
-      case Op::calls: {
-        const Call* call = t.calls.data() + r->a;
-        const Call* end = call + r->b;
-        for (; call != end; ++call) call->function(call->words, call->begin, call->end);
-        if (!poll(run, r->b)) return false;
+      case Op::calls:
+        if (!run_calls(run, *r)) return false;
         break;
-      }
       case Op::split:
         run_split_op(t.splits[r->a]);
         if (!poll(run, 1)) return false;

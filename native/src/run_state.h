@@ -19,6 +19,9 @@ struct Program::Run {
   std::vector<Stamp>* last = nullptr;  // this run's last point per device
   uint32_t countdown = 16;
   int64_t polled_at = 0;
+  int64_t looked_at = 0;
+  uint32_t stride = 64;  // calls between two polls, few where calls are slow
+  bool watch = false;    // the run is long by estimate: look at the clock after every stride
   uint32_t step = 0;
 
   bool fail(const Program& p, Code code, const std::string& text, int64_t part = -1) const {

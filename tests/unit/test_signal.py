@@ -126,9 +126,9 @@ def reenter(*a):
         seen.append(str(error))
 signal.signal(signal.SIGALRM, reenter)
 signal.setitimer(signal.ITIMER_REAL, 0.05)
-run(model, [x], [30_000_000])
+run(model, [x], [3_000_000])
 assert "running on this thread already" in seen[-1], seen[-1]
-assert word(x) == 30_000_000
+assert word(x) == 3_000_000
 print("good")
 """,
         "good\n",
@@ -196,12 +196,12 @@ def test_interrupt_reaches_the_main_thread_while_another_runs() -> None:
         + """
 model = counter(rig.host())
 x = rig.Buffer.create(rig.host(), 8)
-thread = threading.Thread(target=run, args=(model, [x], [50_000_000]))
+thread = threading.Thread(target=run, args=(model, [x], [5_000_000]))
 thread.start()
 send(0.05)
 in_time(interrupted(time.sleep, 20))
 thread.join()
-assert word(x) == 50_000_000
+assert word(x) == 5_000_000
 print("good")
 """,
         "good\n",
