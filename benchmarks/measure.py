@@ -33,7 +33,7 @@ class Spread:
 class Result:
     """One row: a work's figure, its reference's, and how they compare.
 
-    `goal` bounds the ratio where there is a reference, else the value: from above, or from below with `at_least` (rates).
+    `goal` bounds the ratio where there is a reference, else the value; from below with `at_least`, for rates.
     With `on_extra` it bounds the value minus the reference's. `side` holds further figures by name.
     """
 

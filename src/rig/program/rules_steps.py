@@ -72,6 +72,7 @@ class _SubmitRules:
         self.value: Callable[[Value, Place], None] = step_values(facts, submit)
         self.lengths: list[int] = []
         self.uses = bytearray(len(submit.slots))
+        self.whole: set[int] | None = None  # the memory that it fixes whole, once that is asked for
 
     def check(self) -> None:
         facts, submit, place = self.facts, self.submit, self.place
@@ -129,8 +130,26 @@ class _SubmitRules:
         require_blob(params.bytes)
         if len(params.bytes) & 3:
             fail((place, "params", None, None), f"{len(params.bytes)} bytes; a whole number of 32-bit words is allowed")
-        if params.holes:
+        if params.holes and not self._plain(params):
             check_data(self.facts, params, (place, "params", None, None), self.value)
+
+    def _plain(self, params: Data) -> bool:
+        """Say whether each hole is just an address that the step may hold, as most are: then all rules are kept."""
+        if self.whole is None:
+            sizes = self.facts.memory_sizes
+            views = (view for view, _ in self.submit.fixed)
+            self.whole = {v.memory for v in views if v.offset == 0 and v.length == sizes[v.memory]}
+        whole, device, size, end = self.whole, self.submit.device, len(params.bytes), 0
+        for hole in params.holes:
+            at, terms = hole.at, hole.terms
+            if at < end or at + 8 > size or hole.width != 64 or hole.shift != 0 or hole.add != 0 or len(terms) != 1:
+                return False
+            term = terms[0]
+            leaf = term.value
+            if type(leaf) is not Address or leaf.memory not in whole or leaf.on != device or term.factor != 1:
+                return False
+            end = at + 8
+        return True
 
     def _refs(self, refs: tuple[Ref, ...], params: Data, place: Place) -> None:
         uses, lengths, blob, holes = self.uses, self.lengths, params.bytes, params.holes
