@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rig import _core
 from rig._core import Buffer, Image
-from rig.errors import Lost, OutOfMemory, Refused
+from rig.errors import OutOfMemory, Refused
 from rig.program.check import check
 from rig.program.description import Address, Alloc, Copies, Entry, Fixed, Program, Rail
 from rig.program.holes import fill
@@ -60,7 +60,7 @@ def load(
     try:
         for device in devices:
             if device.lost:
-                raise Lost(f"{device.name}: the device is lost, nothing loads on it", device.name)
+                Buffer.create(device, 0)  # raises Lost, with the reason
         _load_images(p, devices, images)
         _make_memory(p, devices, memory)
         _write_inits(p, devices, memory, images, initial or {})
