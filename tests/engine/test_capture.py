@@ -505,6 +505,11 @@ def test_a_copy_between_devices_is_a_copy() -> None:
     assert run(s, np.float32([1, 2, 3, 4]))["out"].tolist() == [2, 4, 6, 8]
 
 
+def test_tensors_of_two_devices_in_one_kernel_are_refused() -> None:
+    with pytest.raises(Invalid, match=r"cannot be scheduled: .*same device"):
+        capture(lambda x, y: x + y, Spec((4,)), Spec((4,), device="CPU:1"))
+
+
 def test_sharded_tensors_are_refused() -> None:
     with pytest.raises(Invalid, match="several devices"):
         capture(lambda x: x.shard(("CPU", "CPU:1"), axis=0) + 1, Spec((4,)))

@@ -186,6 +186,16 @@ def test_an_operator_that_is_not_known_is_refused() -> None:
         from_onnx(made.SerializeToString())
 
 
+def test_a_graph_of_wrong_shapes_is_refused() -> None:
+    graph = helper.make_graph(
+        [node("PRelu", "x slope", "y")], "g", [helper.make_tensor_value_info("x", FLOAT, [2, 3, 4])],
+        [helper.make_tensor_value_info("y", FLOAT, [2, 3, 4])], [numpy_helper.from_array(numbers(3), "slope")],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with pytest.raises(Invalid, match=r"cannot be traced: .*broadcast"):
+        from_onnx(made.SerializeToString())
+
+
 def test_shapes_that_depend_on_an_input_are_refused_by_its_name() -> None:
     data = model(
         [node("Reshape", "x target", "y")],

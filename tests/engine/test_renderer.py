@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +16,7 @@ pytest.importorskip("tinygrad")
 
 from tinygrad import Tensor
 
-from rig.errors import Invalid
+from rig.errors import Invalid, Refused
 from tolk_engine.frontend import Spec, capture, lower
 from tolk_engine.frontend.evaluate import Evaluator
 from tolk_engine.schedule import Lowered
@@ -316,3 +317,14 @@ def test_a_type_without_code_is_refused() -> None:
     with pytest.raises(Invalid, match="fp8e4m3 is not supported"):
         capture(lambda x: x.cast("fp8e4m3").cast("float32"), Spec((4,))).kernels[0]
         out(lambda x: x.cast("fp8e4m3"), numbers(4))
+
+
+def test_a_kernel_that_tinygrad_cannot_make_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    (kernel,) = capture(lambda x: x + 1, Spec((4,))).kernels
+
+    def broken(*_: object) -> object:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(sys.modules["tolk_engine.frontend.lower"], "to_program", broken)
+    with pytest.raises(Refused, match=r"kernel kernel0 cannot be made for x86_64.*no such thing"):
+        lower(kernel, V3)

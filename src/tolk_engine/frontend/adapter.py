@@ -23,7 +23,7 @@ from tinygrad.helpers import Context, Target
 from tinygrad.tensor import _apply_map_to_tensors, all_tensors
 from tinygrad.uop.ops import GroupOp, Ops, UOp, buffers
 
-from rig.errors import Invalid, Refused
+from rig.errors import Error, Invalid, Refused
 
 __all__ = [
     "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
@@ -222,9 +222,15 @@ def live_tensors() -> list[Tensor]:
 
 
 def realize(tensors: list[Tensor]) -> None:
-    """Schedule what computes `tensors`."""
-    if tensors:
+    """Schedule what computes `tensors`; `Invalid` with tinygrad's reason where it cannot be done."""
+    if not tensors:
+        return
+    try:
         _Tensor.realize(*tensors)
+    except Error:
+        raise
+    except Exception as e:
+        raise Invalid(f"the function cannot be scheduled: {type(e).__name__}: {e}") from e
 
 
 # --- tensors and their memory ----------------------------------------------------------------------------------------

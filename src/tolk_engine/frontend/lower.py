@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tinygrad.codegen import to_program
 
-from rig.errors import Invalid
+from rig.errors import Error, Invalid, Refused
 from tolk_engine.frontend import adapter
 from tolk_engine.frontend.renderer import HostRenderer, SplitHostRenderer, value_word
 from tolk_engine.schedule import Lowered
@@ -33,19 +33,28 @@ def lower(kernel: Kernel, target: TargetLike | str) -> Lowered:
 
     The same kernel gives the same text in any process and on any machine. A kernel of more operations than bytes of
     memory is cut into iterations where that costs its inner loops nothing. Takes the process's lock of the compiler;
-    raises `Invalid` for what the host has no code for.
+    raises `Invalid` for what the host has no code for and `Refused` where tinygrad fails, naming the kernel.
     """
     arch = portable_arch(target if isinstance(target, str) else target.arch)
     ast: Any = kernel.ast
     with adapter.pinned():
-        target_ = adapter.make_target(arch)
-        split = _worth_splitting(*adapter.rough_estimates(ast))
-        program = to_program(ast, (SplitHostRenderer if split else HostRenderer)(target_))
-        if split != _worth_splitting(
-            *adapter.estimates(program)
-        ):  # the guess was wrong: rarely, and it costs time only
-            program = to_program(ast, (HostRenderer if split else SplitHostRenderer)(target_))
-        return _lowered(ast, program)
+        try:
+            return _lowered(ast, _program(ast, arch))
+        except Error:
+            raise
+        except Exception as e:
+            raise Refused(f"kernel {kernel.name} cannot be made for {arch}: {type(e).__name__}: {e}") from e
+
+
+def _program(ast: Any, arch: str) -> Any:
+    """Return tinygrad's program of a kernel, split where that pays."""
+    target = adapter.make_target(arch)
+    split = _worth_splitting(*adapter.rough_estimates(ast))
+    program = to_program(ast, (SplitHostRenderer if split else HostRenderer)(target))
+    # A wrong guess is rare and costs time only.
+    if split != _worth_splitting(*adapter.estimates(program)):
+        program = to_program(ast, (HostRenderer if split else SplitHostRenderer)(target))
+    return program
 
 
 def _worth_splitting(ops: int, mem: int) -> bool:

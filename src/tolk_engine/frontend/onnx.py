@@ -137,13 +137,14 @@ def _run(runner: Any, inputs: dict[str, Any], specs: Sequence[Spec], given: Mapp
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             results: dict[str, Any] = runner(inputs)
+        for name, value in results.items():
+            if not isinstance(value, Tensor):
+                raise Invalid(f"output {name!r} is {type(value).__name__}, expected a tensor")
+            _ = value.shape  # found now, wrong shapes are errors of the graph
     except Invalid:
         raise
     except (NotImplementedError, KeyError) as e:
         raise Invalid(f"the graph uses what is not supported: {e}") from e
     except Exception as e:
         raise Invalid(f"the graph cannot be traced: {type(e).__name__}: {e}{_guessed(declared, given)}") from e
-    for name, value in results.items():
-        if not isinstance(value, Tensor):
-            raise Invalid(f"output {name!r} is {type(value).__name__}, expected a tensor")
     return results
