@@ -326,5 +326,5 @@ def test_a_kernel_that_tinygrad_cannot_make_is_refused_by_name(monkeypatch: pyte
         raise RuntimeError("no such thing")
 
     monkeypatch.setattr(sys.modules["tolk_engine.frontend.lower"], "to_program", broken)
-    with pytest.raises(Refused, match=r"kernel kernel0 cannot be made for x86_64.*no such thing"):
+    with pytest.raises(Refused, match=r"kernel kernel0: no text for x86_64.*no such thing"):
         lower(kernel, V3)

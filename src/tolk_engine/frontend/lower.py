@@ -43,7 +43,7 @@ def lower(kernel: Kernel, target: TargetLike | str) -> Lowered:
         except Error:
             raise
         except Exception as e:
-            raise Refused(f"kernel {kernel.name} cannot be made for {arch}: {type(e).__name__}: {e}") from e
+            raise Refused(f"kernel {kernel.name}: no text for {arch}: {type(e).__name__}: {e}") from e
 
 
 def _program(ast: Any, arch: str) -> Any:
