@@ -110,7 +110,7 @@ test-python: $(VENV)/.installed
 
 # Figures.
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.installed $(RUN_VENV)/.installed
 	@$(BIN)/python -m benchmarks.run --all
 
 clean:

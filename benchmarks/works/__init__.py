@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.measure import Result
-from benchmarks.works import call, copy64m, idle, kernels1000, load2000, model_call, outputs60, split2, wait2
+from benchmarks.works import (
+    call,
+    cold,
+    copy64m,
+    idle,
+    kernels1000,
+    load2000,
+    load_warm,
+    model_call,
+    outputs60,
+    split2,
+    wait2,
+)
 
 ALL: dict[str, Callable[[], Result]] = {
     "kernels1000": kernels1000.measure,
@@ -14,6 +26,9 @@ ALL: dict[str, Callable[[], Result]] = {
     "load2000": load2000.measure,
     "wait2": wait2.measure,
     "idle": idle.measure,
+    "cold": cold.measure,
+    "cold_ort": cold.measure_ort,
+    "load_warm": load_warm.measure,
     "outputs60": outputs60.measure,
     "copy64m_part": copy64m.measure_part,
     "copy64m_move": copy64m.measure_move,
