@@ -1,4 +1,4 @@
-"""A fresh process to the first result of a small network from its file, no NumPy: beside an empty one and ONNX Runtime."""
+"""A fresh process to the first result of a small network from its file, without NumPy, beside an empty process."""
 
 from __future__ import annotations
 
