@@ -66,6 +66,8 @@ it is reached, or if its work was not done because something that it waited for 
 One element per Submit step in the order of the steps, a loop's body counted once. A step that a run did not reach holds the
 host's shared reached point afterwards.)")
       .def("__len__", [](const PyStepPoints& s) { return s.points.size(); })
+      .def("__iter__", [](nb::handle self) { return nb::steal(PySeqIter_New(self.ptr())); },
+           nb::sig("def __iter__(self) -> collections.abc.Iterator[Point]"))
       .def("__getitem__", &at, nb::arg("index"));
 }
 

@@ -57,7 +57,7 @@ def test_read_and_write_copy_whole_buffers(kind: str) -> None:
         into = bytearray(6)
         view = buffer.read(into)
         assert into == b"abcdef" and view.obj is into
-        buffer.write(np.arange(6, dtype=np.uint8))
+        buffer.write(np.arange(6, dtype=np.uint8))  # type: ignore[arg-type]
         assert bytes(first) == b"abcdef"  # a copy
         assert bytes(buffer.read()) == bytes(range(6))
         with pytest.raises(Invalid, match="writing 5 bytes into a buffer of 6"):
@@ -65,7 +65,7 @@ def test_read_and_write_copy_whole_buffers(kind: str) -> None:
         with pytest.raises(Invalid, match="reading 6 bytes into memory of 7"):
             buffer.read(bytearray(7))
         with pytest.raises(BufferError):
-            buffer.read(b"abcdef")  # type: ignore[arg-type]
+            buffer.read(b"abcdef")
         with pytest.raises(TypeError):
             buffer.write("abcdef")  # type: ignore[arg-type]
         big = bytes(range(256)) * 10_000
@@ -154,7 +154,7 @@ def test_the_buffer_protocol_shares_the_memory() -> None:
             buffer = k.buffer(place, 1, 2)
             view = memoryview(buffer)
             assert view.nbytes == 16 and not view.readonly
-            words = np.frombuffer(buffer, dtype=np.uint64)
+            words = np.frombuffer(memoryview(buffer), dtype=np.uint64)
             words[1] = 7
             assert k.values(buffer) == [1, 7]
             buffer.view(0, 8).write(k.as_bytes(5))
@@ -162,7 +162,7 @@ def test_the_buffer_protocol_shares_the_memory() -> None:
             assert bytes(memoryview(buffer.view(8, 8))) == k.as_bytes(7)
     fixed = Buffer.of(b"ab")
     assert memoryview(fixed).readonly
-    assert not np.frombuffer(fixed, dtype=np.uint8).flags.writeable
+    assert not np.frombuffer(memoryview(fixed), dtype=np.uint8).flags.writeable
     with pytest.raises(BufferError):
         k.buffer(rig.host()).read(fixed)
 
@@ -176,7 +176,7 @@ def test_the_buffer_protocol_waits_for_the_work() -> None:
         store.run(store.frame([buffer]))
         assert bytes(memoryview(buffer)) == k.as_bytes(42)
         store.run(store.frame([buffer]))
-        assert np.frombuffer(buffer, dtype=np.uint64)[0] == 42
+        assert np.frombuffer(memoryview(buffer), dtype=np.uint64)[0] == 42
 
 
 @pytest.mark.spec("R-buffer")
@@ -438,7 +438,7 @@ def test_exported_memory_stays_in_place_after_a_free(kind: str) -> None:
     with k.opened(kind) as device:
         before = device.memory_in_use
         buffer = Buffer.create(device, 1 << 20)
-        view = np.frombuffer(buffer, dtype=np.uint8)
+        view = np.frombuffer(memoryview(buffer), dtype=np.uint8)
         buffer.free()
         del buffer
         assert device.memory_in_use == before + (1 << 20)

@@ -15,9 +15,8 @@ from tests.unit import kernels as k
 @pytest.mark.spec("R-claim")
 def test_holds_are_shared_and_refuse_an_exclusive_one() -> None:
     buffer = k.buffer(rig.host(), 1, 2)
-    with Claim.hold(buffer), Claim.hold(buffer.view(0, 8)):
-        with pytest.raises(Invalid, match="the buffer's memory has 2 shared holds"):
-            Claim.exclusive(buffer)
+    with Claim.hold(buffer), Claim.hold(buffer.view(0, 8)), pytest.raises(Invalid, match="memory has 2 shared holds"):
+        Claim.exclusive(buffer)
     with Claim.exclusive(buffer):
         with pytest.raises(Invalid, match="the buffer's memory is held exclusive"):
             Claim.hold(buffer.view(8, 8))
@@ -56,7 +55,7 @@ def test_memory_that_others_reach_is_never_exclusive() -> None:
     Claim.hold(Buffer.of(b"12345678")).release()
     buffer = k.buffer(rig.host(), 1)
     view = memoryview(buffer)
-    array = np.frombuffer(buffer, dtype=np.uint64)
+    array = np.frombuffer(memoryview(buffer), dtype=np.uint64)
     for export in (view, array):
         with pytest.raises(Invalid, match="exported as an array or a memoryview"):
             Claim.exclusive(buffer)

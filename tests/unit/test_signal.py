@@ -96,7 +96,8 @@ def test_interrupt_among_slow_kernels() -> None:
         SEND
         + """
 slow = loaded(rig.host(), submit(*(call("sleep_us", 10_000) for _ in range(400))))
-mixed = loaded(rig.host(), submit(*(call("nothing") for _ in range(500)), *(call("sleep_us", 10_000) for _ in range(400))))
+names = ["nothing"] * 500 + ["sleep_us"] * 400
+mixed = loaded(rig.host(), submit(*(call(name, 10_000) for name in names)))
 for program in (slow, mixed):
     send(0.2)
     in_time(interrupted(run, program))
@@ -140,8 +141,8 @@ def test_an_ignored_interrupt_is_ignored_and_a_handler_that_returns_lets_the_run
     processes.check(
         SEND
         + """
-slow = loaded(rig.host(), d.Loop(d.Int(0), (submit(call("spin_us", 1000)), submit(call("bump", 0, refs=WRITES), slots=(d.InputSlot(0),)))),
-              ints=1, inputs=(d.Input(0, 8),))
+body = submit(call("spin_us", 1000), call("bump", 0, refs=WRITES), slots=(d.InputSlot(0),))
+slow = loaded(rig.host(), d.Loop(d.Int(0), (body,)), ints=1, inputs=(d.Input(0, 8),))
 x = rig.Buffer.create(rig.host(), 8)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 send(0.1)
