@@ -103,6 +103,9 @@ void refuse_in_callback(const char* what) {
 std::vector<rig_point> points_of(const nb::sequence& points) {
   std::vector<rig_point> out;
   for (nb::handle h : points) {
+    if (!nb::isinstance<PyPoint>(h)) {
+      raise(Code::invalid, "wait " + std::to_string(out.size()) + " is " + std::string(nb::repr(h).c_str()) + ", it takes a Point");
+    }
     const auto& p = nb::cast<const PyPoint&>(h);
     out.push_back({p.timeline, p.value});
   }

@@ -106,6 +106,10 @@ nb::tuple run(const PyProgram& self, const nb::sequence& inputs, const nb::seque
   frame.waits = list.data();
   frame.wait_count = list.size();
   if (!points.is_none()) {
+    if (!nb::isinstance<PyStepPoints>(points)) {
+      raise(Code::invalid, "the frame's step points are " + std::string(nb::repr(points).c_str()) +
+                               ", what step_points() of its program makes is allowed");
+    }
     auto& p = nb::cast<PyStepPoints&>(points);
     if (p.points.size() != self.program->submit_steps()) {
       raise(Code::invalid, "the frame has " + std::to_string(p.points.size()) + " step points, the program has " +

@@ -88,6 +88,20 @@ def test_frame_is_checked_before_any_step(kind: str) -> None:
         assert seen == [1, 2, 2]
 
 
+@pytest.mark.spec("P-run-frame", "P-run-waits", "P-run-steppoints")
+def test_values_of_other_types() -> None:
+    """Refused as what they are, before any step."""
+    flags = Words()
+    loaded = load([rig.host()], submit(0, launch("bump", flags.at(0))))
+    frame = loaded.frame([])
+    with pytest.raises(Invalid, match=r"^wait 1 is 7, it takes a Point"):
+        loaded.run(frame, waits=[*run(loaded), 7])  # type: ignore[list-item]
+    frame.step_points = [None]  # type: ignore[assignment]
+    with pytest.raises(Invalid, match=r"^the frame's step points are \[None\]"):
+        loaded.run(frame)
+    assert flags[0] == 1
+
+
 @pytest.mark.spec("P-run-frame", "P-part-borrow")
 def test_input_that_cannot_be_borrowed() -> None:
     flags = Words()
