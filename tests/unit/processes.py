@@ -67,4 +67,5 @@ def finish(process: subprocess.Popen[str], seconds: float = 20) -> tuple[int, st
 
 def check(script: str, expected: str = "", *, code: int = 0, seconds: float = 20, **environment: str) -> None:
     """Run a script, which must end with `code`, write `expected` and no errors."""
-    assert finish(start(script, **environment), seconds) == (code, expected, "")
+    found = finish(start(script, **environment), seconds)
+    assert found == (code, expected, ""), f"code {found[0]}, output {found[1]!r}, errors:\n{found[2]}"

@@ -140,14 +140,20 @@ def drop():
     x.free()
     del model, x, y, point, device, late
     gc.collect()
+import ctypes
+words = (ctypes.c_uint64 * 2)()
+gate = loaded(device, submit(call("gate", ctypes.addressof(words), ctypes.addressof(words) + 8)))
 for i in range(3):
     late = rig.Buffer.create(host, 8)
+    words[1] = 0
+    run(gate)
     run(model, [x], [20])
     point = x.submit_copy(late)  # in flight
     child(inherited)
     child(drop)
     child(lambda: None, leave=sys.exit)
     child(inherited, leave=sys.exit)
+    words[1] = 1
     right(model, x)
     assert point.wait(5)
 print("good")
