@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from rig.model.artifact import Artifact, Weight, read, save
 from rig.model.model import Bound, Model, open
+from rig.model.notes import KernelNote, Notes, PieceNote
 from rig.model.signature import Signature, Tensor
 
-__all__ = ["Artifact", "Bound", "Model", "Signature", "Tensor", "Weight", "open", "read", "save"]
+__all__ = [
+    "Artifact", "Bound", "KernelNote", "Model", "Notes", "PieceNote", "Signature", "Tensor", "Weight", "open", "read",
+    "save",
+]  # fmt: skip

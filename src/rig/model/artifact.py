@@ -5,7 +5,7 @@ The file is a zip of stored, 64-byte aligned members, in this order:
 - ``signature.json``: `rig.model.signature`;
 - ``program.rig``: the program's bytes, where the initial data of each weight is left empty;
 - ``weights.safetensors``: the weights, read straight into the memory that a load makes;
-- ``manifest.json``: which memory of the program each weight fills, and the CRC-32C of everything above.
+- ``manifest.json``: which memory of the program each weight fills, the CRC-32C of everything above, and notes.
 
 The zip's comment holds the version of this format and the manifest's CRC-32C. Every byte counts: what is outside the
 members must be exactly what their names and sizes give (`rig.model.zip`), and what is inside is covered by checksums.
@@ -24,7 +24,8 @@ from rig.errors import FormatError, Invalid
 from rig.model import safetensors
 from rig.model import signature as signatures
 from rig.model import zip as archive
-from rig.model.sources import opened
+from rig.model.notes import Notes
+from rig.model.sources import mapped, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,22 +65,24 @@ class _Sum(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     crc32c: int
 
 
-class _Manifest(Struct, forbid_unknown_fields=True):
+class _Manifest(Struct, forbid_unknown_fields=True, omit_defaults=True):
     format: int
     signature: int
     program: int
     header: int
     weights: tuple[_Sum, ...]
+    notes: Notes | None = None
 
 
 class _Reader:
     """Reads weights from a source and reports progress."""
 
-    __slots__ = ("_done", "_progress", "source", "total")
+    __slots__ = ("_done", "_progress", "checked", "source", "total")
 
-    def __init__(self, source: Source, progress: Progress | None) -> None:
+    def __init__(self, source: Source, progress: Progress | None, checked: bool) -> None:
         self.source = source
         self.total = 0
+        self.checked = checked
         self._done = 0
         self._progress = progress
 
@@ -94,6 +97,17 @@ class _Reader:
             crc32c = _core.crc32c(piece, crc32c) if at else found
             self._done += len(piece)
             self._progress(self._done, self.total)
+        return crc32c
+
+    def sum(self, view: memoryview) -> int:
+        """Return the CRC-32C of bytes that are in memory already, and report progress."""
+        crc32c = 0
+        for at in range(0, len(view), _PIECE):
+            piece = view[at : at + _PIECE]
+            crc32c = _core.crc32c(piece, crc32c)
+            self._done += len(piece)
+            if self._progress is not None:
+                self._progress(self._done, self.total)
         return crc32c
 
 
@@ -115,8 +129,20 @@ class Initial:
 
         `FormatError` naming the weight if a byte was changed; what `view` then holds is not the weight.
         """
+        self._check(self._reader.read_into(self._offset, view))
+
+    def in_place(self) -> memoryview | None:
+        """Return the weight where it lies in a mapped file, checked unless that was not asked for; None if it is not.
+
+        `FormatError` as for `read_into`. The view keeps the mapping, also after the artifact is closed.
+        """
+        view = self._reader.source.mapped(self._offset, self.nbytes)
+        if view is not None and self._reader.checked:
+            self._check(self._reader.sum(view))
+        return view
+
+    def _check(self, found: int) -> None:
         source = self._reader.source
-        found = self._reader.read_into(self._offset, view)
         where = f"byte {self._offset} of {self.nbytes} (weight {self.name!r})"
         if found != self._crc32c:
             raise source.damaged(where, found, self._crc32c)
@@ -131,18 +157,24 @@ class Artifact:
     does not need it.
     """
 
-    def __init__(self, source: Any, progress: Progress | None = None) -> None:
+    def __init__(
+        self, source: Any, progress: Progress | None = None, *, mmap: bool = False, verify: bool = True
+    ) -> None:
         """Open and check everything but the weights' data, which is checked when it is read.
 
         `source` is a path, or bytes in memory: any object with the buffer protocol. `progress` is called with the bytes
-        of weights that were read and their total; an exception it raises ends the read and passes unchanged.
-        `FormatError`: no artifact, another version, or damage, with the place.
+        of weights that were read and their total; an exception it raises ends the read and passes unchanged. With
+        `mmap` a path's file is mapped, and weights can be used where they lie; with `verify` false they are then not
+        read before they are used, and not checked.
+
+        `FormatError`: no artifact, another version, or damage, with the place. `Refused`: what cannot be mapped.
         """
-        self.source: Source = opened(source)
+        self.source: Source = mapped(source) if mmap else opened(source)
         self.signature: Signature
         self.program: Program
+        self.notes: Notes | None = None
         self.initial: dict[int, Initial] = {}
-        self._reader = _Reader(self.source, progress)
+        self._reader = _Reader(self.source, progress, verify or not mmap)
         try:
             self._open()
         except FormatError as error:
@@ -172,6 +204,7 @@ class Artifact:
         self.signature = signatures.of_bytes(self._member(members[0], manifest.signature))
         self.program = of_bytes(self._member(members[1], manifest.program))
         self._weights(members[2], manifest)
+        self.notes = manifest.notes
         signatures.check(self.signature, self.program)
 
     def _member(self, member: archive.Member, crc32c: int) -> memoryview:
@@ -279,13 +312,22 @@ def _unfit(memory: Memory, nbytes: int) -> str:
     return "it has initial data already" if len(memory.init.bytes) or memory.init.holes else ""
 
 
-def save(path: str | bytes | os.PathLike[Any], program: Program, signature: Signature, weights: Weights = ()) -> None:
+def save(
+    path: str | bytes | os.PathLike[Any],
+    program: Program,
+    signature: Signature,
+    weights: Weights = (),
+    *,
+    notes: Notes | None = None,
+) -> None:
     """Write an artifact to `path`, whole or not at all: on failure an old file there stays as it was.
 
     `weights` are pairs of a `Weight` and its bytes (any C-contiguous buffer of exactly the size), which are written
     without a second copy. The memory that a weight fills may hold the same bytes as its initial data; they are left
-    out of the program's bytes. Equal arguments give equal files. `Invalid`: the signature does not fit the program, a
-    weight does not fit its memory, a name or memory is there twice, or `path` is there and no regular file.
+    out of the program's bytes. `notes` are for people who look at the file. Equal arguments give equal files.
+
+    `Invalid`: the signature does not fit the program, a weight does not fit its memory, a name or memory is there
+    twice, or `path` is there and no regular file.
     """
     signatures.check(signature, program)
     program = _without(program, weights)
@@ -296,7 +338,7 @@ def save(path: str | bytes | os.PathLike[Any], program: Program, signature: Sign
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
-            _write(fd, program, signature, weights, head, entries)
+            _write(fd, program, signature, weights, head, entries, notes)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -308,7 +350,13 @@ def save(path: str | bytes | os.PathLike[Any], program: Program, signature: Sign
 
 
 def _write(
-    fd: int, program: Program, signature: Signature, weights: Weights, head: bytes, entries: list[safetensors.Entry]
+    fd: int,
+    program: Program,
+    signature: Signature,
+    weights: Weights,
+    head: bytes,
+    entries: list[safetensors.Entry],
+    notes: Notes | None,
 ) -> None:
     from rig.program.codec import to_bytes
 
@@ -325,7 +373,7 @@ def _write(
         crc32c = _put(fd, members[2], members[2].offset + len(head) + entry.begin, data)
         if weight is not None:
             items.append(_Sum(weight.name, weight.memory, crc32c))
-    manifest = msgspec.json.encode(_Manifest(FORMAT, sums[0], sums[1], sums[2], tuple(items)))
+    manifest = msgspec.json.encode(_Manifest(FORMAT, sums[0], sums[1], sums[2], tuple(items), notes))
     members[3].nbytes = len(manifest)
     crc32c = _put(fd, members[3], members[3].offset, manifest)
     plan = archive.layout(members, _COMMENT % (FORMAT, crc32c))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rig.buffer import Buffer
-from rig.errors import Invalid
+from rig.errors import Invalid, Refused
 from rig.model.ports import MISSING, fields, gather, ports, refuse, require_numpy
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ def open(
     source: Any,
     *,
     device: Device | Sequence[Device] | None = None,
+    mmap: bool = False,
+    verify: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
     """Open a model: read its file, check every byte, and make it ready to run.
@@ -33,8 +35,14 @@ def open(
     each device of the program. `progress` is called with the bytes of weights that were read and their total; an
     exception it raises ends the load and passes unchanged.
 
+    With `mmap` the host uses the weights where they lie in the mapped file, so that processes share them; those that a
+    run writes are read as usual. The file must then stay as it is while the model is in use: bytes that are changed
+    later change results, and the process is killed when it touches what was cut off. `verify=False` leaves the weights
+    of a mapped file unread and unchecked until a run uses them.
+
     `FormatError`: no artifact, another version of the format, or damage, with the place. `Refused`: the code needs
-    another processor. `OutOfMemory`, `Lost`: from the device. `OSError`: the file cannot be read.
+    another processor; with `mmap`, what is no regular file or runs elsewhere than on the host. `OutOfMemory`, `Lost`:
+    from the device. `OSError`: the file cannot be read.
 
     >>> import rig
     >>> model = rig.open("model.rig")  # doctest: +SKIP
@@ -43,8 +51,15 @@ def open(
     from rig.model.artifact import Artifact
     from rig.program.load import load
 
-    with Artifact(source, progress) as artifact:
+    if not verify and not mmap:
+        raise Invalid("verify=False is for mmap=True: what is read is always checked")
+    with Artifact(source, progress, mmap=mmap, verify=verify) as artifact:
         devices = _devices(device, len(artifact.program.devices))
+        for index, one in enumerate(devices if mmap else ()):
+            if one.kind != "host":
+                raise Refused(
+                    f"mmap=True gives mapped memory to the host, but device {index} is {one.name} ({one.kind})"
+                )
         return Model(load(artifact.program, devices, initial=artifact.initial), artifact.signature)
 
 

@@ -7,9 +7,9 @@ import stat
 from typing import Any
 
 from rig import _core
-from rig.errors import FormatError, Invalid
+from rig.errors import FormatError, Invalid, Refused
 
-__all__ = ["Disk", "Memory", "Source", "opened"]
+__all__ = ["Disk", "Mapped", "Memory", "Source", "mapped", "opened"]
 
 _MAGIC = b"PK\3\4"
 _KINDS = (
@@ -18,6 +18,12 @@ _KINDS = (
     (b"\x93NUMPY", "a NumPy array"), (b"GGUF", "a GGUF file"),
     (b"\x80\2", "a pickle"), (b"\x80\3", "a pickle"), (b"\x80\4", "a pickle"), (b"\x80\5", "a pickle"),
     (b"\x89HDF", "an HDF5 file"), (b"PK\5\6", "an empty zip"), (b"#!", "a script"),
+)  # fmt: skip
+
+
+_NO_FILES = (
+    (stat.S_ISFIFO, "a pipe"), (stat.S_ISDIR, "a folder"), (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
 )  # fmt: skip
 
 
@@ -37,6 +43,10 @@ class Source:
     def read_into(self, offset: int, view: memoryview) -> int:
         """Fill `view` from byte `offset` and return its CRC-32C; `FormatError` if there are fewer bytes."""
         raise NotImplementedError
+
+    def mapped(self, offset: int, nbytes: int) -> memoryview | None:
+        """Return bytes where they lie, which stay there as long as the view does; None if they can't be used so."""
+        return None
 
     def close(self) -> None:
         """Give the bytes back; closing twice does nothing."""
@@ -146,6 +156,37 @@ class Memory(Source):
         if self._view is None:
             raise Invalid("the artifact is closed")
         return self._view
+
+
+class Mapped(Memory):
+    """A regular file, mapped read-only and private, until nothing refers to this or to one of its views."""
+
+    __slots__ = ()
+
+    def mapped(self, offset: int, nbytes: int) -> memoryview | None:
+        """Return bytes of the mapping."""
+        return self._open()[offset : offset + nbytes] if nbytes else None
+
+
+def mapped(source: Any) -> Source:
+    """Map the file of a path. `Refused`: bytes, and a path of what is no regular file."""
+    if not isinstance(source, (str, os.PathLike)):
+        raise Refused(f"mmap=True maps a file: give its path, not {type(source).__name__}")
+    path = os.fspath(source)
+    label = os.fsdecode(path)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe without a writer, do not wait for one
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            kind = next((name for is_kind, name in _NO_FILES if is_kind(status.st_mode)), "no regular file")
+            raise Refused(f"{label}: mmap=True maps a regular file, and this is {kind}")
+        if not status.st_size:
+            return Memory(memoryview(b""), label)
+        from mmap import MAP_PRIVATE, PROT_READ, mmap
+
+        return Mapped(memoryview(mmap(fd, status.st_size, flags=MAP_PRIVATE, prot=PROT_READ)), label)
+    finally:
+        os.close(fd)
 
 
 def opened(source: Any) -> Source:

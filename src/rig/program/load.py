@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rig.program.description import Value
     from rig.program.facts import Rails
 
-__all__ = ["Initial", "load"]
+__all__ = ["InPlace", "Initial", "load"]
 
 
 class Initial(Protocol):
@@ -30,6 +30,13 @@ class Initial(Protocol):
 
     def read_into(self, view: memoryview) -> None:
         """Fill `view`, of exactly `nbytes` bytes; called once per copy."""
+
+
+class InPlace(Initial, Protocol):
+    """First bytes that may be used where they lie."""
+
+    def in_place(self) -> memoryview | None:
+        """Return the bytes, which stay as they are while the view is there, or None if they have to be read."""
 
 
 def load(
@@ -43,8 +50,8 @@ def load(
 
     It checks `p`, loads the images in order, makes the memory, writes its first bytes with their holes filled, and
     prepares one submission for each Submit step, one per copy where the step names memory of two copies. What it made
-    is given back if it raises. `initial` gives the first bytes of memory whose init in `p` is empty, by its index. It
-    may be called from any thread.
+    is given back if it raises. `initial` gives the first bytes of memory whose init in `p` is empty, by its index; what
+    is `InPlace` is used where it lies for memory of the host that nothing writes. It may be called from any thread.
 
     Raises Invalid if `p` breaks a rule (see `check`) or a hole's value meets set bits; Refused, naming the device or
     the step, for what a device refuses: an image, a function that is missing, memory that it does not borrow, a part
@@ -62,8 +69,9 @@ def load(
             if device.lost:
                 Buffer.create(device, 0)  # raises Lost, with the reason
         _load_images(p, devices, images)
-        _make_memory(p, devices, memory)
-        _write_inits(p, devices, memory, images, initial or {})
+        lent = _lend(p, devices, initial or {})
+        _make_memory(p, devices, memory, lent)
+        _write_inits(p, devices, memory, images, initial or {}, lent)
         # Of no words too: a slot may name them.
         memory.append([Buffer.create(_core.host(), 8 * p.ints) for _ in range(2)])
         native = _core.build_program(p, list(devices), memory[:-1], images, memory[-1], False)
@@ -94,11 +102,35 @@ def _number(value: Value, place: str) -> int:
     raise Refused(f"{place}: no device of this version has what {value!r} names: handles and rails")
 
 
-def _make_memory(p: Program, devices: Sequence[Device], memory: list[list[Buffer]]) -> None:
+def _lend(p: Program, devices: Sequence[Device], initial: Mapping[int, Initial]) -> dict[int, Buffer]:
+    """Name the initial bytes that are used where they lie, by memory."""
+    offers = {i: source for i, source in initial.items() if hasattr(source, "in_place")}
+    if not offers:
+        return {}
+    from rig.program.uses import written
+
+    kept = written(p)
+    lent: dict[int, Buffer] = {}
+    for i, source in offers.items():
+        m = p.memory[i]
+        fits = isinstance(m, Alloc) and m.copies == Copies.ONE and m.nbytes == source.nbytes and i not in kept
+        if not fits or devices[m.device].kind != "host":  # type: ignore[union-attr]
+            continue
+        view: memoryview | None = source.in_place()
+        if view is not None:
+            buffer = Buffer.of(view)
+            if buffer.aligned(devices[m.device].alignment):  # type: ignore[union-attr]
+                lent[i] = buffer
+    return lent
+
+
+def _make_memory(p: Program, devices: Sequence[Device], memory: list[list[Buffer]], lent: Mapping[int, Buffer]) -> None:
     allocs = [m for m in p.memory if isinstance(m, Alloc)]
-    memory.extend([] for _ in allocs)
+    memory.extend([lent[i]] if i in lent else [] for i in range(len(allocs)))
     # The host's memory is made in one piece: fifty weights of a megabyte would each be mapped, without huge pages.
-    at_host = [i for i, m in enumerate(allocs) if devices[m.device].kind == "host" for _ in range(m.copies)]
+    at_host = [
+        i for i, m in enumerate(allocs) if devices[m.device].kind == "host" and i not in lent for _ in range(m.copies)
+    ]
     if at_host:
         pieces = _core.create_many(_core.host(), [allocs[i].nbytes for i in at_host])
         for i, piece in zip(at_host, pieces, strict=True):
@@ -117,9 +149,12 @@ def _write_inits(
     memory: list[list[Buffer]],
     images: list[Image],
     initial: Mapping[int, Initial],
+    lent: Mapping[int, Buffer],
 ) -> None:
     for i, m in enumerate(p.memory):
         assert isinstance(m, Alloc)
+        if i in lent:
+            continue
         place = f"memory[{i}].init"
         for copy, buffer in enumerate(memory[i]):
             if i in initial:
