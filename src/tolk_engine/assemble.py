@@ -46,7 +46,8 @@ class Assembly:
 
     `devices` are those it is loaded on, in order. Its inputs are the schedule's slots, then the storages `bound`, then
     the plan's arenas `per_run`. `weights` are (memory, storage) pairs whose memory has no initial data in `program`.
-    `launches` are the numbers of the kernels that run, in order, each with its device's number.
+    `launches` are the numbers of the kernels that run, in order, each with its device's number. `planned` are the
+    storages that share memory over time, as (storage, memory, offset).
     """
 
     program: d.Program
@@ -55,6 +56,7 @@ class Assembly:
     per_run: tuple[int, ...]
     weights: tuple[tuple[int, int], ...]
     launches: tuple[tuple[int, int], ...]
+    planned: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +357,12 @@ class _Builder:
                 arches[i] = device.arch  # it runs no code of ours: whatever it is will do
         program = d.Program(tuple(arches), tuple(self._memory), images, tuple(self._inputs), 0, tuple(self._steps))
         weights, launches = tuple(self._weights), tuple(self._launches)
-        return Assembly(program, tuple(self._devices), self._bound, self._per_run, weights, launches)
+        planned = tuple(
+            (i, place.index, place.offset)
+            for i, found in enumerate(self._compiled.plan.places)
+            if found is not None and (place := self._places[StorageRef(i)]).in_memory
+        )
+        return Assembly(program, tuple(self._devices), self._bound, self._per_run, weights, launches, planned)
 
 
 def _program_slot(place: _Place, offset: int, length: int) -> d.Slot:

@@ -7,20 +7,23 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rig.errors import Invalid
 from tolk_engine import image
 from tolk_engine.access import Accesses, accesses
-from tolk_engine.plan import Plan, plan
+from tolk_engine.plan import Plan, lifetimes, plan
 from tolk_engine.renderer import Renderer, of_target
-from tolk_engine.schedule import Call, Lowered, Schedule, SlotRef
+from tolk_engine.schedule import Call, CopyCall, Lowered, Schedule, SlotRef
 from tolk_engine.target import Target, default, parse
 from tolk_engine.workers import Workers
 
 if TYPE_CHECKING:
+    from rig.model.notes import Notes
     from rig.model.signature import Signature, Tensor
     from rig.program.description import Program
+    from tolk_engine.assemble import Assembly
     from tolk_engine.progress import Progress
 
 __all__ = ["Code", "Compiled", "compile"]
@@ -103,7 +106,21 @@ class Compiled:
             names.add(name)
             shape = storage.shape if storage.shape or storage.dtype != "uint8" else (storage.nbytes,)
             weights.append((Weight(name, memory, storage.dtype, shape), storage.init or b""))
-        save(path, made.program, self.signature, weights)
+        save(path, made.program, self.signature, weights, notes=self._notes(made))
+
+    def _notes(self, made: Assembly) -> Notes:
+        """Say for people what the kernels are, and which storage lies where from which part to which."""
+        from rig.model.notes import KernelNote, Notes, PieceNote
+
+        parts = accumulate((not isinstance(c, CopyCall) or c.nbytes > 0 for c in self.schedule.calls), initial=0)
+        part_of = list(parts)  # calls that copy nothing are no parts
+        lives = lifetimes(self.schedule)
+        pieces = []
+        for index, memory, offset in made.planned:
+            first, last = lives[index] or (0, 0)
+            nbytes = self.schedule.storages[index].nbytes
+            pieces.append(PieceNote(memory, offset, nbytes, part_of[first], part_of[last]))
+        return Notes(tuple(KernelNote(k.symbol, k.name, k.ops, k.mem) for k in self.kernels), tuple(pieces))
 
     def _tensor(self, index: int) -> Tensor:
         from rig.model.signature import Tensor
