@@ -179,7 +179,7 @@ def _check_bound(compiled: Compiled, devices: Mapping[str, Device], bound: Mappi
 
 def _fits(buffer: Buffer, device: Device, nbytes: int, start: Start | None) -> bool:
     """Tell whether `_check_buffer` has nothing to say, at less cost."""
-    placed = start is None or buffer.aligned(start.align, start.phase)
+    placed = start is None or (buffer.live and buffer.aligned(start.align, start.phase))
     return placed and buffer.nbytes >= nbytes and buffer.device == device
 
 
@@ -188,6 +188,8 @@ def _check_buffer(name: str, buffer: Buffer, device: Device, nbytes: int, start:
         raise Invalid(f"{name} is on {device.name}, but its buffer is on {buffer.device.name}")
     if buffer.nbytes < nbytes:
         raise Invalid(f"{name} needs {nbytes} bytes, but its buffer has {buffer.nbytes}")
+    if start is not None and not buffer.live:
+        raise Invalid(f"{name} is bound to memory that is dead")
     if start is not None and not buffer.aligned(start.align, start.phase):
         found = buffer.address % start.align
         wanted = f"{start.phase} bytes past a multiple of {start.align}"

@@ -99,7 +99,7 @@ def test_callers_at_once_are_served() -> None:
 
 @pytest.mark.usefixtures("threads")
 def test_the_pool_makes_its_workers_once() -> None:
-    long, _ = who(8, 500)
+    long, words = who(8, 500)  # the kernels write the words at every run
     for _ in range(20):
         k.run(long)
     workers, alive = _core.pool_workers(), k.threads_alive()
@@ -109,6 +109,7 @@ def test_the_pool_makes_its_workers_once() -> None:
         for _ in range(5):
             k.run(long)
     assert (_core.pool_workers(), k.threads_alive()) == (workers, alive)
+    assert words[0] != 0
 
 
 def test_an_idle_process_uses_no_cpu() -> None:
