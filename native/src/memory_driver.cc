@@ -145,7 +145,7 @@ void MemoryQueue::execute(const Entry& e) {
       case RIG_LAUNCH: {
         uint64_t blocks = p.groups[0];
         for (int k = 1; k < 3; ++k) blocks = p.groups[k] == 0 || p.threads[k] == 0 ? 0 : blocks;
-        if (blocks != 0 && p.threads[0] != 0) run_split(function, words, p.threads[0], blocks);
+        if (blocks != 0 && p.threads[0] != 0) run_blocks(function, words, p.threads[0], blocks);
         break;
       }
       case RIG_FILL: function(words, 0, 1); break;
