@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_OWN = ("run", "devices")
+_OWN = ("bench", "completion", "devices", "inspect", "run", "verify")
 
 _EXAMPLES = """\
 examples:
@@ -75,10 +75,11 @@ def _register(name: str) -> Register | None:
         from rig.cli.run import register
 
         return register
-    if name == "devices":
-        from rig.cli.devices import register
+    if name in _OWN:
+        from importlib import import_module
 
-        return register
+        own: Register = import_module(f"rig.cli.{name}").register
+        return own
     for entry in _entries():
         if entry.name == name:
             found: Register = entry.load()

@@ -13,20 +13,33 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Sequence
 
-    from rig.model.signature import Tensor
+    from rig.model.signature import Signature, Tensor
 
-__all__ = ["register"]
+__all__ = ["INPUT_FILES", "input_options", "read_inputs", "register"]
 
-_EPILOG = """\
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+INPUT_FILES = """\
 An input's file is an .npy file of the input's element type and shape, or its plain bytes: dense, in C order,
-little-endian, exactly as many as the input has. An output's file is an .npy file if its name ends in .npy, else plain
-bytes.
+little-endian, exactly as many as the input has. An .npz file gives NAME the array of that name, or its only one;
+without NAME= it gives every input the array of its name. An image file (.png, .jpg and so on; needs pillow) gives a
+uint8 or float input its pixels, 0 to 255, divided by --scale: as grey, RGB or RGBA by the number of channels. Its size
+must be the input's: nothing is resized.
+"""
+
+_EPILOG = (
+    INPUT_FILES
+    + """
+An output's file is an .npy file if its name ends in .npy, else plain bytes.
 
 examples:
   rig run model.rig --input image=image.npy
   rig run model.rig --input image=image.npy --input scale=scale.bin --output-dir results
   rig run model.rig --input image=image.npy --output logits=logits.npy
+  rig run model.rig --input inputs.npz
+  rig run model.rig --input image=cat.png --layout NCHW --scale 255
 """
+)
 
 
 def register(parser: ArgumentParser) -> Callable[[Namespace], int | None]:
@@ -34,10 +47,7 @@ def register(parser: ArgumentParser) -> Callable[[Namespace], int | None]:
     parser.description = "Run a model once on files and print its outputs: name, element type, shape and values."
     parser.epilog = _EPILOG
     parser.add_argument("model", help="the model's file")
-    parser.add_argument(
-        "--input", "-i", action="append", default=[], type=_assignment, metavar="NAME=FILE",
-        help="the file of an input; once for each",
-    )  # fmt: skip
+    input_options(parser)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--output-dir", metavar="DIR", help="write each output to DIR/NAME.npy")
     where.add_argument(
@@ -48,6 +58,42 @@ def register(parser: ArgumentParser) -> Callable[[Namespace], int | None]:
     return _run
 
 
+def input_options(parser: ArgumentParser) -> None:
+    """Add the options that say where inputs come from."""
+    parser.add_argument(
+        "--input", "-i", action="append", default=[], type=_source, metavar="NAME=FILE",
+        help="the file of an input, once for each; or one .npz file with all of them",
+    )  # fmt: skip
+    parser.add_argument("--layout", choices=("NCHW", "NHWC"), default="NCHW", help="the axes of an image (NCHW)")
+    parser.add_argument("--scale", type=_divisor, metavar="S", help="divide an image's values by S, such as 255")
+
+
+def read_inputs(space: Namespace, signature: Signature) -> dict[str, bytes | bytearray]:
+    """Read the files that `input_options` were given; `Invalid` for names that are wrong and files that do not fit."""
+    whole = [text for text in space.input if "=" not in text]
+    files = _pairs([text for text in space.input if "=" in text], signature.inputs, "input")
+    for file in whole:
+        for name in _arrays(file, signature):
+            if name in files:
+                raise Invalid(f"input {name!r} is given twice: {files[name]} and {file}")
+            files[name] = file
+    return {t.name: _read(t, i, files[t.name], space) for i, t in enumerate(signature.inputs) if t.name in files}
+
+
+def _arrays(file: str, signature: Signature) -> list[str]:
+    """Return the names of an .npz file's arrays, all of which must be inputs."""
+    from rig.model.npz import Npz
+
+    found = list(Npz(file).names)
+    names = [tensor.name for tensor in signature.inputs]
+    for name in found:
+        if name not in names:
+            close = nearest(name, names)
+            hint = f"; did you mean {close!r}?" if close else ""
+            raise Invalid(f"{file}: {name!r} is no input of the model; the inputs are {', '.join(names)}{hint}")
+    return found
+
+
 def _run(space: Namespace) -> int | None:
     from rig.cli.show import lines
     from rig.device import host
@@ -55,7 +101,7 @@ def _run(space: Namespace) -> int | None:
 
     model = open_model(space.model, device=None if space.threads is None else host(threads=space.threads))
     signature = model.signature
-    files = _pairs(space.input, signature.inputs, "input")
+    inputs = read_inputs(space, signature)
     targets = _pairs(space.output, signature.outputs, "output")
     if space.output_dir is not None:
         os.makedirs(space.output_dir, exist_ok=True)  # noqa: PTH103
@@ -63,7 +109,6 @@ def _run(space: Namespace) -> int | None:
             tensor.name: os.path.join(space.output_dir, name)  # noqa: PTH118
             for tensor, name in zip(signature.outputs, _file_names(signature.outputs), strict=True)
         }
-    inputs = {t.name: _read(t, i, files[t.name]) for i, t in enumerate(signature.inputs) if t.name in files}
     outputs = {tensor.name: bytearray(tensor.nbytes) for tensor in signature.outputs}
     model.bind(inputs, outputs).run()
     for tensor in signature.outputs:
@@ -83,6 +128,24 @@ def _assignment(text: str) -> str:
     return text
 
 
+def _source(text: str) -> str:
+    """Return `text` if it has the form NAME=FILE, or names an .npz file."""
+    return text if "=" not in text and text.endswith(".npz") else _assignment(text)
+
+
+def _divisor(text: str) -> float:
+    """Return the number in `text`, which must not be zero."""
+    from argparse import ArgumentTypeError
+
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if number == 0 or number != number:
+        raise ArgumentTypeError(f"{text!r} is no number to divide by")
+    return number
+
+
 def _pairs(texts: Sequence[str], tensors: Sequence[Tensor], kind: str) -> dict[str, str]:
     """Split NAME=FILE at the first ``=`` that a tensor's name ends at."""
     names = [tensor.name for tensor in tensors]
@@ -100,10 +163,24 @@ def _pairs(texts: Sequence[str], tensors: Sequence[Tensor], kind: str) -> dict[s
     return found
 
 
-def _read(tensor: Tensor, position: int, file: str) -> bytes | bytearray:
-    with open(file, "rb") as opened:
-        data = opened.read()
-    want = f"input {tensor.name!r} (position {position}): expected {spell(tensor.dtype, tensor.shape)}"
+def _read(tensor: Tensor, position: int, file: str, space: Namespace) -> bytes | bytearray:
+    label = f"input {tensor.name!r} (position {position})"
+    if "." in file and file.lower().endswith(_IMAGES):
+        from rig.cli.photo import read
+
+        return read(tensor, label, file, space.layout, space.scale)
+    if file.endswith(".npz"):
+        from rig.model.npz import Npz
+
+        arrays = Npz(file)
+        if tensor.name not in arrays.names and len(arrays.names) != 1:
+            raise Invalid(f"{label}: {file} has no array of that name; it has {', '.join(arrays.names) or 'none'}")
+        name = tensor.name if tensor.name in arrays.names else arrays.names[0]
+        data, file = arrays.read(name), f"{file} ({name})"
+    else:
+        with open(file, "rb") as opened:
+            data = opened.read()
+    want = f"{label}: expected {spell(tensor.dtype, tensor.shape)}"
     if not data.startswith(MAGIC):
         if len(data) != tensor.nbytes:
             raise Invalid(f"{want}, {tensor.nbytes} bytes, found {len(data)} bytes in {file}")

@@ -141,6 +141,16 @@ class Initial:
             self._check(self._reader.sum(view))
         return view
 
+    def check(self) -> None:
+        """Read the weight piece by piece and check it, as `read_into` does, without room for the whole."""
+        scratch = memoryview(bytearray(min(self.nbytes, _CHUNK)))
+        crc32c = 0
+        for at in range(0, self.nbytes, _CHUNK):
+            piece = scratch[: min(_CHUNK, self.nbytes - at)]
+            found = self._reader.read_into(self._offset + at, piece)
+            crc32c = _core.crc32c(piece, crc32c) if at else found
+        self._check(crc32c)
+
     def _check(self, found: int) -> None:
         source = self._reader.source
         where = f"byte {self._offset} of {self.nbytes} (weight {self.name!r})"
@@ -153,6 +163,7 @@ class Initial:
 class Artifact:
     """An open artifact: its signature, its program, and `initial`, which maps memory indices to weights' bytes.
 
+    `weights` says what these are, in the file's order; `members` are the zip's; `notes` are a compiler's, or None.
     `initial` is what `rig.program.load` takes. `close` (or leaving the context) gives the file back; a loaded program
     does not need it.
     """
@@ -173,6 +184,8 @@ class Artifact:
         self.signature: Signature
         self.program: Program
         self.notes: Notes | None = None
+        self.members: tuple[archive.Member, ...] = ()
+        self.weights: tuple[Weight, ...] = ()
         self.initial: dict[int, Initial] = {}
         self._reader = _Reader(self.source, progress, verify or not mmap)
         try:
@@ -205,6 +218,7 @@ class Artifact:
         self.program = of_bytes(self._member(members[1], manifest.program))
         self._weights(members[2], manifest)
         self.notes = manifest.notes
+        self.members = members
         signatures.check(self.signature, self.program)
 
     def _member(self, member: archive.Member, crc32c: int) -> memoryview:
@@ -230,6 +244,7 @@ class Artifact:
         entries = safetensors.parse(head, member.nbytes, where)
         tensors = _with_pads(entries, where)
         memory = self.program.memory
+        weights = []
         for item in manifest.weights:
             entry, pad = tensors.pop(item.name, (None, 0))
             if entry is None:
@@ -242,6 +257,8 @@ class Artifact:
             at = member.offset + len(head) + entry.begin
             self.initial[item.memory] = Initial(self._reader, item.name, at, size, pad, item.crc32c)
             self._reader.total += size
+            weights.append(Weight(item.name, item.memory, entry.dtype, entry.shape))
+        self.weights = tuple(weights)
         if tensors:
             raise FormatError(f"tensor {next(iter(tensors))!r} belongs to no memory of the program", where)
 

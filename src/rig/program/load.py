@@ -13,13 +13,16 @@ from rig.program.holes import fill
 from rig.program.run import Loaded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeVar
 
     from rig._core import Device
     from rig.program.description import Value
     from rig.program.facts import Rails
 
-__all__ = ["InPlace", "Initial", "load"]
+    _T = TypeVar("_T")
+
+__all__ = ["InPlace", "Initial", "load", "make"]
 
 
 class Initial(Protocol):
@@ -57,6 +60,24 @@ def load(
     the step, for what a device refuses: an image, a function that is missing, memory that it does not borrow, a part
     that it does not run; OutOfMemory if memory cannot be made; Lost if a device is lost.
     """
+
+    def build(memory: list[list[Buffer]], images: list[Image], ints: list[Buffer]) -> _core.Program:
+        return _core.build_program(p, list(devices), memory, images, ints, False)
+
+    return Loaded(make(p, devices, rails, initial, build), p, tuple(devices))
+
+
+def make(
+    p: Program,
+    devices: Sequence[Device],
+    rails: Rails | None,
+    initial: Mapping[int, Initial] | None,
+    build: Callable[[list[list[Buffer]], list[Image], list[Buffer]], _T],
+) -> _T:
+    """Make all that `load` makes for `p`, and return what `build` makes of the memory, the images and the ints.
+
+    It is given back if anything raises, `build` too. Raises as `load` does.
+    """
     _core.refuse_in_callback("a load")
     check(p, devices, rails)
     for i, m in enumerate(p.memory):
@@ -74,7 +95,7 @@ def load(
         _write_inits(p, devices, memory, images, initial or {}, lent)
         # Of no words too: a slot may name them.
         memory.append([Buffer.create(_core.host(), 8 * p.ints) for _ in range(2)])
-        native = _core.build_program(p, list(devices), memory[:-1], images, memory[-1], False)
+        return build(memory[:-1], images, memory[-1])
     except BaseException:
         # The exception keeps this frame: what was made must not live as long as it.
         for copies in memory:
@@ -83,7 +104,6 @@ def load(
         memory.clear()
         images.clear()
         raise
-    return Loaded(native, p, tuple(devices))
 
 
 def _load_images(p: Program, devices: Sequence[Device], images: list[Image]) -> None:
