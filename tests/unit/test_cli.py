@@ -150,10 +150,10 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--help", "-h"):
         assert main((flag,)) == 0
         text = capsys.readouterr().out
-        assert "  run      Run a model on files and print its outputs." in text
-        assert "  devices  List the devices of this machine." in text
+        assert "  run         Run a model on files and print its outputs." in text
+        assert "  devices     List the devices of this machine." in text
         assert "rig run model.rig --input image=image.npy" in text
-    for command in ("run", "devices"):
+    for command in rig.cli.own_commands():
         assert main((command, "--help")) == 0
         assert "example" in capsys.readouterr().out
 
@@ -199,13 +199,16 @@ def test_commands_of_other_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "hello you\n"
     assert main(("--help",)) == 0
     text = capsys.readouterr().out
-    assert "  greet    Greet somebody." in text
-    assert "  broken   (not usable: No module named 'no_such_package')" in text
-    assert "  run      Run a model" in text
+    assert "  greet       Greet somebody." in text
+    assert "  broken      (not usable: No module named 'no_such_package')" in text
+    assert "  run         Run a model" in text
     assert main(("broken",)) == 1
     assert capsys.readouterr().err == "rig: No module named 'no_such_package'\n"
     assert main(("gret",)) == 2
-    assert "did you mean 'greet'? The commands are broken, devices, greet, run" in capsys.readouterr().err
+    assert (
+        "did you mean 'greet'? The commands are bench, broken, completion, devices, greet, inspect, run, verify"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.usefixtures("greeting")

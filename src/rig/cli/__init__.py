@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     Run: TypeAlias = Callable[[Namespace], int | None]
     Register: TypeAlias = Callable[[ArgumentParser], Run]
 
-__all__ = ["main"]
+__all__ = ["commands", "main", "own_command", "own_commands"]
 
 _OWN = ("bench", "completion", "devices", "inspect", "run", "verify")
 
 _EXAMPLES = """\
 examples:
-  rig devices
   rig run model.rig --input image=image.npy
+  rig inspect model.rig
+  rig bench model.rig
   rig run --help
 """
 
@@ -76,15 +77,36 @@ def _register(name: str) -> Register | None:
 
         return register
     if name in _OWN:
-        from importlib import import_module
-
-        own: Register = import_module(f"rig.cli.{name}").register
-        return own
+        return own_command(name)
     for entry in _entries():
         if entry.name == name:
             found: Register = entry.load()
             return found
     return None
+
+
+def own_commands() -> tuple[str, ...]:
+    """Return the names of the commands that rig brings along."""
+    return _OWN
+
+
+def own_command(name: str) -> Register:
+    """Return the function that registers one of rig's own commands."""
+    from importlib import import_module
+
+    found: Register = import_module(f"rig.cli.{name}").register
+    return found
+
+
+def commands() -> dict[str, Register]:
+    """Return all commands that can be used here, by name."""
+    found = {name: own_command(name) for name in _OWN}
+    for entry in _entries():
+        try:
+            found.setdefault(entry.name, entry.load())
+        except Exception:  # another package's command must not take the others along
+            continue
+    return found
 
 
 def _entries() -> Iterable[EntryPoint]:
