@@ -254,6 +254,110 @@ int get_buffer(PyObject* object, Py_buffer* out, int flags) {
 
 void release_buffer(PyObject* object, Py_buffer*) { nb::cast<PyBuffer&>(nb::handle(object)).region->unlend(); }
 
+// DLPack, as its header lays it out: a tensor of bytes, whose capsule's owner calls the deleter.
+struct DlDevice {
+  int32_t type;
+  int32_t id;
+};
+struct DlTensor {
+  void* data;
+  DlDevice device;
+  int32_t ndim;
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+struct DlManaged {
+  DlTensor tensor;
+  void* context;
+  void (*deleter)(DlManaged*);
+};
+struct DlManagedVersioned {
+  uint32_t major, minor;
+  void* context;
+  void (*deleter)(DlManagedVersioned*);
+  uint64_t flags;
+  DlTensor tensor;
+};
+constexpr int32_t kDlCpu = 1;
+constexpr uint8_t kDlUint = 1;
+constexpr uint64_t kDlReadOnly = 1;
+
+// What an exported tensor keeps: the region, in place, until its consumer is done with it.
+struct Exported {
+  Ref<Region> region;
+  int64_t shape;
+  int64_t stride = 1;
+  DlManaged plain{};
+  DlManagedVersioned versioned{};
+  explicit Exported(const Ref<Region>& r, uint64_t n) : region(r), shape(static_cast<int64_t>(n)) { region->lend(); }
+  ~Exported() { region->unlend(); }
+  Exported(const Exported&) = delete;
+};
+
+template <class T>
+void delete_exported(T* managed) {
+  delete static_cast<Exported*>(managed->context);
+}
+
+// A capsule that nobody took still owns its tensor; one that was taken has another name.
+template <class T>
+void delete_capsule(PyObject* capsule, const char* name) {
+  if (!PyCapsule_IsValid(capsule, name)) return;
+  auto* managed = static_cast<T*>(PyCapsule_GetPointer(capsule, name));
+  managed->deleter(managed);
+}
+
+constexpr const char* kPlain = "dltensor";
+constexpr const char* kVersioned = "dltensor_versioned";
+
+nb::tuple dlpack_device(const PyBuffer& self) {
+  require_live(self);
+  if (self.region->host() == nullptr) {
+    raise(Code::refused, self.region->device().name() + ": the host does not address its memory, DLPack cannot name it");
+  }
+  return nb::make_tuple(kDlCpu, 0);
+}
+
+nb::object dlpack(const PyBuffer& self, nb::handle stream, nb::handle max_version, nb::handle device, nb::handle copy) {
+  const nb::tuple own = dlpack_device(self);
+  auto buffer_error = [](const char* text) {
+    PyErr_SetString(PyExc_BufferError, text);
+    return nb::python_error();
+  };
+  if (!stream.is_none()) throw buffer_error("memory that the host addresses has no streams: stream must be None");
+  if (!device.is_none() && !own.equal(device)) throw buffer_error("a Buffer is given on its own device, (1, 0), only");
+  if (!copy.is_none() && nb::cast<bool>(copy)) throw buffer_error("a Buffer is given without a copy; its read() makes one");
+  const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
+  if (!self.writable && !versioned) throw buffer_error("read-only memory needs a consumer of DLPack 1.0, which can say so");
+  auto exported = std::make_unique<Exported>(self.region, self.nbytes);
+  settle(self, self.writable);
+  DlTensor tensor{};
+  tensor.data = self.region->host() + self.offset;
+  tensor.device = {kDlCpu, 0};
+  tensor.ndim = 1;
+  tensor.code = kDlUint;
+  tensor.bits = 8;
+  tensor.lanes = 1;
+  tensor.shape = &exported->shape;
+  tensor.strides = &exported->stride;
+  Exported* e = exported.get();
+  PyObject* capsule = nullptr;
+  if (versioned) {
+    e->versioned = {1, 0, e, &delete_exported<DlManagedVersioned>, self.writable ? 0 : kDlReadOnly, tensor};
+    capsule = PyCapsule_New(&e->versioned, kVersioned, [](PyObject* c) { delete_capsule<DlManagedVersioned>(c, kVersioned); });
+  } else {
+    e->plain = {tensor, e, &delete_exported<DlManaged>};
+    capsule = PyCapsule_New(&e->plain, kPlain, [](PyObject* c) { delete_capsule<DlManaged>(c, kPlain); });
+  }
+  if (capsule == nullptr) throw nb::python_error();
+  exported.release();
+  return nb::steal(capsule);
+}
+
 PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
                        {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
                        {0, nullptr}};
@@ -318,6 +422,16 @@ this returns. Raises Invalid for other sizes, ends that overlap and read-only me
              if (!heir) raise(err);
              return window(heir);
            }, nb::arg("why"))
+      .def("__dlpack__", &dlpack, nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
+           nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
+           nb::sig("def __dlpack__(self, *, stream: object = None, max_version: tuple[int, int] | None = None, dl_device: tuple[int, int] | None = None, "
+                   "copy: bool | None = None) -> typing.Any"),
+           R"(Give these bytes, a 1-d array of uint8 in host memory, as a DLPack capsule, once the work that uses them is done.
+
+The memory stays in place until the consumer is done with it. Raises BufferError for what cannot be had: a copy, another
+device, read-only memory for a consumer of DLPack before 1.0; Refused for memory that the host does not address.)")
+      .def("__dlpack_device__", &dlpack_device, nb::sig("def __dlpack_device__(self) -> tuple[int, int]"),
+           "Give DLPack's name of the host's memory, (1, 0).\n\nRaises Refused for memory that the host does not address.")
       .def("__len__", [](const PyBuffer& b) { return b.nbytes; })
       .def("__repr__", [](const PyBuffer& b) {
         return "<rig.Buffer of " + std::to_string(b.nbytes) + " bytes on " + b.device->name() + (b.region->live() ? "" : ", dead") + ">";

@@ -64,7 +64,7 @@ def register(parser: ArgumentParser) -> Callable[[Namespace], int | None]:
     parser.add_argument("--kernels", action="store_true", help="time each launch and copy too")
     parser.add_argument("--all", "-a", action="store_true", help=f"list all kernels, not the {_FEW} slowest")
     parser.add_argument(
-        "--against", nargs=2, metavar=("WHAT", "FILE"), help="time another runtime beside it: onnx MODEL.onnx"
+        "--against", nargs=2, metavar=("onnx", "FILE"), help="time ONNX Runtime on an ONNX file beside it"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return _run

@@ -106,6 +106,8 @@ def bash(parsers: Mapping[str, ArgumentParser]) -> str:
             if action.nargs == 0:
                 continue
             choices = " ".join(map(str, action.choices or ()))
+            if isinstance(action.metavar, tuple) and action.metavar[0].islower():
+                choices = action.metavar[0]  # a word as it is
             if not action.option_strings:
                 words += [f'    {name}) _rig_words "{choices}" ;;'] if choices else []
             elif choices or action.metavar not in _FILES:

@@ -261,7 +261,7 @@ class Model:
                 slots[slot] = Buffer.of(array)
         for port, array in zip(self._outputs, results, strict=True):
             slot = port.slot
-            slots[slot] = staged.get(slot) or Buffer.of(port.exportable(array), writable=True)
+            slots[slot] = staged[slot] if slot in staged else Buffer.of(port.exportable(array), writable=True)
         points = self._loaded.run(self._loaded.frame(slots))
         if self._wait:
             for point in points:

@@ -119,8 +119,11 @@ class Port:
         try:
             view = memoryview(value)
         except (TypeError, ValueError, BufferError):
-            text = f"{self.wants()}, found {describe(value)}, which does not export its memory"
-            return memoryview(b""), text
+            try:
+                view = memoryview(_from_dlpack(value))
+            except (TypeError, ValueError, BufferError, RuntimeError, ImportError) as error:
+                text = f"{self.wants()}, found {describe(value)}, which does not export its memory"
+                return memoryview(b""), f"{text}: {error}" if hasattr(value, "__dlpack__") else text
         problem = check_view(view, self.dtype, self.shape, writable=writable)
         return view, f"{self.label}: {problem}" if problem else ""
 
@@ -135,6 +138,13 @@ class Port:
 def ports(kind: str, tensors: Sequence[Tensor]) -> tuple[Port, ...]:
     """Make the ports of a model's inputs or outputs."""
     return tuple(Port(kind, position, tensor) for position, tensor in enumerate(tensors))
+
+
+def _from_dlpack(value: Any) -> Any:
+    """Return a NumPy array over the memory of an object with DLPack; TypeError for others."""
+    if not hasattr(value, "__dlpack__"):
+        raise TypeError
+    return require_numpy().from_dlpack(value)
 
 
 class _Missing:
