@@ -192,10 +192,13 @@ def test_memory_to_be_used_in_place(value: Any, writable: bool, message: str) ->
     assert bool(problem) == bool(message)
 
 
-def test_views_of_bytes_are_not_raw_for_bytes() -> None:
-    assert check_view(memoryview(bytes(6)), "uint8", (2, 3), writable=False).startswith(
-        "expected uint8 of shape (2, 3)"
+def test_arrays_of_bytes_are_not_raw_for_bytes() -> None:
+    assert check_view(memoryview(np.zeros(6, "uint8")), "uint8", (2, 3), writable=False).startswith(
+        "expected uint8 of shape (2, 3), found uint8 of shape (6,): 1 axes where 2 are expected"
     )
+    for raw in (bytes(6), bytearray(6)):
+        assert check_view(memoryview(raw), "uint8", (2, 3), writable=False) == ""
+        assert "6 raw bytes where 8 are expected" in check_view(memoryview(raw), "uint8", (2, 4), writable=False)
     assert check_view(memoryview(bytes(6)), "uint8", (6,), writable=False) == ""
 
 

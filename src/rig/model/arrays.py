@@ -140,8 +140,13 @@ def check_view(view: memoryview, name: str, shape: tuple[int, ...], *, writable:
     text = f"expected {spell(name, shape)}, found {spell(found, view.shape or ())}"
     if not view.c_contiguous:
         return f"{text} with strides {view.strides}: its elements must be dense and in C order"
-    if view.itemsize == 1 and view.ndim == 1 and found in ("uint8", "int8", "'c'") and name != found:
-        return "" if view.nbytes == want else f"{text}: {view.nbytes} raw bytes where {want} are expected"
+    if view.itemsize == 1 and view.ndim == 1 and found in ("uint8", "int8", "'c'"):
+        # An array of bytes of another shape is a mistake; what has no shapes at all is memory.
+        shapeless = isinstance(view.obj, (bytes, bytearray))
+        if view.nbytes == want and (name != found or shapeless):
+            return ""
+        if name != found or shapeless:
+            return f"{text}: {view.nbytes} raw bytes where {want} are expected"
     bits = not kind.code and found == ("uint8" if kind.itemsize == 1 else "uint16")
     if (found != name and not bits) or view.shape != shape:
         where = difference(shape, view.shape or ())
