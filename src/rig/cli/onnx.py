@@ -51,9 +51,9 @@ class Session:
                 array = self._outputs[tensor.name] = np.zeros(tensor.shape, tensor.dtype)
                 self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
             self.run()
-        except (RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, Invalid):
-                raise
+        except Invalid:
+            raise
+        except Exception as error:  # ONNX Runtime has a class of its own for each of its codes
             raise Refused(f"{path}: ONNX Runtime does not run it with these inputs: {error}") from None
 
     def run(self) -> None:
