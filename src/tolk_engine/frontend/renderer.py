@@ -6,7 +6,8 @@ What differs from tinygrad's own renderer:
   calls the kernel, inlined, for each iteration of the range;
 - loads and stores state the alignment of one element, so that any element offset is a legal start of a buffer;
 - booleans are bytes in memory: zero is false and anything else is true;
-- constants are exact bit patterns;
+- constants are exact bit patterns, and a quotient of floats is rounded once: no product with a reciprocal, which tips
+  values that lie between two steps of a quantization;
 - what a whole number computed from data may be does not decide whether the process lives: sums wrap, a division by zero
   gives zero (tinygrad's text leaves both undefined, and the processor traps);
 - the split into iterations does not depend on the machine that compiles.
@@ -215,7 +216,7 @@ class HostRenderer(LLVMRenderer):  # type: ignore[misc]
             raise Invalid(f"the host has no code for {u.op} of {u.dtype} from {[str(s.dtype) for s in u.src]}")
         if from_data and u.op in GroupOp.Binary:
             line = line.replace(" = add nsw ", " = add ")
-        return line
+        return line.replace(" arcp contract afn ", " contract ")
 
 
 def _safe_divisor(u: Any) -> bool:
