@@ -27,7 +27,7 @@ from rig.errors import Error, Invalid, Refused
 
 __all__ = [
     "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
-    "as_tensor", "bound_values", "buffers_of", "contiguous_output", "dtype_name", "dtype_of", "estimates",
+    "as_tensor", "bound_values", "buffers_of", "constant", "contiguous_output", "dtype_name", "dtype_of", "estimates",
     "held_bytes", "hold", "is_memory", "is_pending", "is_placeable", "itemsize", "kernel_key", "kind_of",
     "live_tensors", "make_target", "new_held", "new_placeholder", "onnx_runner", "pinned", "plain_view", "realize",
     "recording", "release", "replace_everywhere", "rng_counters", "root", "rough_estimates", "variable_names",
@@ -358,23 +358,14 @@ def onnx_runner(data: bytes) -> Any:
 
     runner = OnnxRunner.__new__(OnnxRunner)
     runner._init_from_graph(Parser(_Tensor(data, device="PYTHON"), load_external_data=True).parse()["graph"])
-    runner.onnx_ops = {**runner.onnx_ops, **{name: _apart(runner.onnx_ops[name]) for name in _APART}}
     return runner
 
 
-_APART = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
-"""Operators that are computed from memory: fused with the convolution before them, a pool hides its loops."""
-
-
-def _apart(operator: Any) -> Any:
-    """Return a reader's operator (or its versions) with its first input computed into memory before."""
-    if isinstance(operator, dict):
-        return {version: _apart(o) for version, o in operator.items()}
-
-    def apart(x: Tensor, *args: Any, **options: Any) -> Any:
-        return operator(x.contiguous(), *args, **options)
-
-    return apart
+def constant(data: bytes, dtype: str, shape: tuple[int, ...]) -> Tensor:
+    """Return a constant that shares `data`."""
+    if 0 in shape:
+        return _Tensor([], dtype=dtype_of(dtype)).reshape(shape)
+    return _Tensor(data, device="PYTHON").bitcast(dtype_of(dtype)).reshape(shape).to("CPU")
 
 
 # --- graph nodes -----------------------------------------------------------------------------------------------------
