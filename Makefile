@@ -15,13 +15,14 @@ SOURCES := pyproject.toml CMakeLists.txt LICENSE $(shell find src native -type f
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help venv demo test lint lint-style format typecheck test-native test-python bench clean
+.PHONY: help venv demo test test-big lint lint-style format typecheck test-native test-python bench clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make venv    make .venv and .venv-run, with the package installed"
 	@echo "make demo    compile a real model, run it where there is no compiler, compare with ONNX Runtime"
 	@echo "make test    all checks: style, types, C++ under sanitizers, Python"
+	@echo "make test-big  what needs more than 4 GiB of memory and disk"
 	@echo "make lint    style and types only"
 	@echo "make format  put the Python code into its form"
 	@echo "make bench   the measured works and their references"
@@ -107,6 +108,11 @@ test-native: $(VENV)/.requirements
 test-python: $(VENV)/.installed
 	@echo "== Python: pytest"
 	@$(BIN)/python -m pytest
+
+# With 12 GiB of memory and 5 GiB of disk below TMPDIR.
+test-big: $(VENV)/.installed
+	@echo "== Python: what is big"
+	@$(BIN)/python -m pytest -m big
 
 # Figures.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import platform
+import struct
 import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rig import _core
 from rig.model import Model, Signature, Tensor, Weight, save
 from rig.program.description import (
     Alloc,
@@ -59,6 +61,25 @@ def library(source: str = KERNELS) -> bytes:
         command = ["gcc", "-O2", "-shared", "-fPIC", "-nostdlib", "-x", "c", "-", "-o", str(out)]
         subprocess.run(command, input=source, text=True, check=True, timeout=60)
         return out.read_bytes()
+
+
+def flat_image(requires: str, functions: tuple[str, ...] = ("f0", "f10"), sizes: int = 16) -> bytes:
+    """Write a flat image of functions that return, of `sizes` bytes each, and one imported function's stub."""
+    body = (b"\xc3" * sizes) * len(functions) + bytes(16)
+    strings = "".join((*functions, "sqrtf", requires)).encode()
+    records, at = b"", 0
+    for i, name in enumerate(functions):
+        records += struct.pack("<IIQ", at, len(name), sizes * i)
+        at += len(name)
+    records += struct.pack("<IIQ", at, 5, len(body) - 8)
+    tables = records + strings
+    tables += bytes(-len(tables) % 64)
+    rest = tables + body
+    head = struct.pack(
+        "<8sIIQIIIIIII12x", b"\x93RIGIMG\n", 1, 64 + len(tables), len(body), len(functions), 1, len(strings),
+        len(strings) - len(requires), len(requires), 0, _core.crc32c(rest),
+    )  # fmt: skip
+    return head + rest
 
 
 def launch(name: str, slots: int, iterations: int, *words: int, written: int = 1) -> Launch:

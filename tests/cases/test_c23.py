@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import made
 import pytest
+
+from rig.errors import Invalid
 
 pytestmark = pytest.mark.case("C23")
 
@@ -62,6 +65,35 @@ with Artifact(path) as artifact:
 """
 
 
+VERIFY = """
+from rig.model.verify import verify
+before = peak()
+verify(path)
+print(peak() - before)
+"""
+
+MAPPED = """
+from rig.program.load import load
+def private():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
+before = private()
+with Artifact(path, mmap=True, verify=False) as artifact:
+    loaded = load(artifact.program, [rig.host()], initial=artifact.initial)
+print(private() - before)
+"""
+
+FULL = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]), resource.RLIM_INFINITY))
+try:
+    save(path, program, Signature((), ()), [(weight, bytes(nbytes))])
+except OSError as error:
+    print(error.strerror)
+"""
+
+
 def grown(code: str, path: Path, nbytes: int) -> int:
     done = subprocess.run(
         [sys.executable, "-c", COMMON + code, repr(sys.path), str(path), str(nbytes)],
@@ -81,9 +113,42 @@ def test_a_weight_of_100_mib(tmp_path: Path) -> None:
     check(tmp_path / "large.rig", (100 << 20) + 3)
 
 
-@pytest.mark.skipif(
-    not os.environ.get("RIG_TEST_LARGE"), reason="needs 10 GB of memory and 5 GB of disk: RIG_TEST_LARGE=1"
-)
-@pytest.mark.timeout(600)
+@pytest.mark.big
+@pytest.mark.timeout(900)
 def test_a_weight_of_more_than_4_gib(tmp_path: Path) -> None:
-    check(tmp_path / "large.rig", (1 << 32) + 4096)
+    path = tmp_path / "large.rig"
+    nbytes = (1 << 32) + 4096
+    check(path, nbytes)
+    verified = grown(VERIFY, path, nbytes)
+    assert verified < 64 << 20
+    assert grown(MAPPED, path, nbytes) < 64 << 20  # private memory: the file's pages are the system's
+    with zipfile.ZipFile(path) as archive, archive.open("weights.safetensors") as member:  # zip64, as others read it
+        member.seek((1 << 32) + 192)
+        assert len(member.read()) == nbytes - (1 << 32) - 192 + member_header(path)
+
+
+def member_header(path: Path) -> int:
+    with zipfile.ZipFile(path) as archive, archive.open("weights.safetensors") as member:
+        return int.from_bytes(member.read(8), "little") + 8
+
+
+@pytest.mark.parametrize("room", [0, 1, 1000, 5000, 40_000])
+def test_a_full_disk(tmp_path: Path, room: int) -> None:
+    """The disk is as full as a limit on files' sizes makes it: the save fails, and what was there stays."""
+    path = tmp_path / "model.rig"
+    made.add_one(4).save(path)
+    before = path.read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-c", COMMON + FULL, repr(sys.path), str(path), "100000", str(room)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "File too large\n"
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["model.rig"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_device_that_is_full_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="/dev/full: an artifact is written to a regular file"):
+        made.add_one(4).save(Path("/dev/full"))

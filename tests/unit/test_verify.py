@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 import zlib
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 import rig
-from rig import _core
 from rig.cli import main
 from rig.errors import FormatError
 from rig.model import zip as archive
@@ -138,41 +136,22 @@ def test_code_for_another_processor_is_whole(tmp_path: Path, capsys: pytest.Capt
     assert "does not run" in capsys.readouterr().out
 
 
-def flat_image(requires: str, functions: tuple[str, ...] = ("f0", "f10"), sizes: int = 16) -> bytes:
-    """Write a flat image of functions that return, of `sizes` bytes each, and one imported function's stub."""
-    body = (b"\xc3" * sizes) * len(functions) + bytes(16)
-    strings = "".join((*functions, "sqrtf", requires)).encode()
-    records, at = b"", 0
-    for i, name in enumerate(functions):
-        records += struct.pack("<IIQ", at, len(name), sizes * i)
-        at += len(name)
-    records += struct.pack("<IIQ", at, 5, len(body) - 8)
-    tables = records + strings
-    tables += bytes(-len(tables) % 64)
-    rest = tables + body
-    head = struct.pack(
-        "<8sIIQIIIIIII12x", b"\x93RIGIMG\n", 1, 64 + len(tables), len(body), len(functions), 1, len(strings),
-        len(strings) - len(requires), len(requires), 0, _core.crc32c(rest),
-    )  # fmt: skip
-    return head + rest
-
-
 def flat_file(tmp_path: Path, image: bytes) -> Path:
     return saved(tmp_path, Program((made.ARCH,), (), (Image(0, Data(image)),)), made.Made({}, {}))
 
 
 def test_flat_images(tmp_path: Path) -> None:
-    image = flat_image(made.ARCH)
+    image = made.flat_image(made.ARCH)
     assert look(image) == ("flat", made.ARCH, 48, {"f0": 16, "f10": 16})
     assert verify(flat_file(tmp_path, image)).functions == 2
     with pytest.raises(
         FormatError, match=rf"images\[0\]: its code needs x86-64-v9, but device 0 is one of {made.ARCH}"
     ):
-        verify(flat_file(tmp_path, flat_image("x86-64-v9")))
+        verify(flat_file(tmp_path, made.flat_image("x86-64-v9")))
 
 
 def test_flat_images_that_are_damaged(tmp_path: Path) -> None:
-    image = flat_image(made.ARCH)
+    image = made.flat_image(made.ARCH)
     for at in range(8, len(image)):
         damaged = bytearray(image)
         damaged[at] ^= 4
