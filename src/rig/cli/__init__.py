@@ -146,6 +146,8 @@ def _help() -> str:
 
 def _guarded(call: Callable[[], int | None], *, debug: bool) -> int:
     """Call `call` and turn every exception into an exit code and one line on standard error."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files and tensors that the terminal has not
     try:
         code = call()
         sys.stdout.flush()
