@@ -15,7 +15,8 @@ import rig
 from rig.cli import main
 from rig.errors import FormatError
 from rig.model import zip as archive
-from rig.model.artifact import save
+from rig.model.artifact import Artifact, save
+from rig.model.summary import summary
 from rig.model.verify import verify
 from rig.program.description import Data, Fixed, Image, Loop, Program
 from rig.program.images import look
@@ -170,6 +171,11 @@ def test_flat_images_that_are_damaged(tmp_path: Path) -> None:
     damaged[-20] ^= 1
     with pytest.raises(FormatError, match=r"bad\.rig: program\.rig: images\[0\]: byte 48: the checksum is"):
         verify(flat_file(tmp_path, bytes(damaged)))
+    with (
+        pytest.raises(FormatError, match=r"bad\.rig: program\.rig: images\[0\]: byte 48: the checksum is"),
+        Artifact(tmp_path / "bad.rig") as artifact,
+    ):
+        summary(artifact)
 
 
 def test_shared_libraries_and_other_images() -> None:

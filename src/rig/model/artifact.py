@@ -219,7 +219,10 @@ class Artifact:
         self._weights(members[2], manifest)
         self.notes = manifest.notes
         self.members = members
-        signatures.check(self.signature, self.program)
+        try:
+            signatures.check(self.signature, self.program)
+        except Invalid as error:
+            raise FormatError(str(error), "signature.json") from None
 
     def _member(self, member: archive.Member, crc32c: int) -> memoryview:
         data = memoryview(bytearray(member.nbytes))

@@ -36,7 +36,7 @@ def summary(artifact: Artifact) -> dict[str, Any]:
         },
         "devices": list(p.devices),
         "memory": _memory(artifact),
-        "images": [_image(p, i, found) for i, found in enumerate(_looks(p))],
+        "images": [_image(p, i, found) for i, found in enumerate(_looks(artifact))],
         "kernels": _kernels(artifact),
         "steps": _steps(p),
         "weights": [
@@ -87,13 +87,13 @@ def _memory(artifact: Artifact) -> dict[str, int]:
     return sums
 
 
-def _looks(p: Program) -> list[Look]:
+def _looks(artifact: Artifact) -> list[Look]:
     found = []
-    for i, image in enumerate(p.images):
+    for i, image in enumerate(artifact.program.images):
         try:
             found.append(look(image.binary.bytes))
         except FormatError as error:
-            raise FormatError(str(error), f"program.rig: images[{i}]") from None
+            raise artifact.source.error(str(error), f"program.rig: images[{i}]") from None
     return found
 
 
@@ -107,7 +107,7 @@ def _image(p: Program, index: int, found: Look) -> dict[str, Any]:
 
 def _kernels(artifact: Artifact) -> list[dict[str, Any]]:
     """List the functions that are launched, in the order of their first launch."""
-    looks = _looks(artifact.program)
+    looks = _looks(artifact)
     notes = {k.symbol: k for k in artifact.notes.kernels} if artifact.notes else {}
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for part in parts(artifact.program):
