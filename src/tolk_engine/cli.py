@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _EPILOG = """\
-An input whose shape the file leaves open needs a --shape. Code for an x86-64 level runs on every processor of that
-level or above; ",tune=native" behind it also orders its instructions for this machine's processor.
+Where the file leaves an axis open, --shape gives the shape of its input, with -1 for axes that stay as they are, or
+the length of a named axis. An axis that nobody gives is 1; the command says which these are. Code for an x86-64 level
+runs on every processor of that level or above; ",tune=native" behind it also orders its instructions for this machine's
+processor.
 
 examples:
   rig compile model.onnx -o model.rig
   rig compile model.onnx -o model.rig --shape image=1x3x224x224 --target x86-64-v2
+  rig compile model.onnx -o model.rig --shape batch=8 --shape tokens=-1x128
   rig compile model.onnx -o model.rig --target arm64+dotprod+fp16 --quiet
 """
 
@@ -42,7 +45,7 @@ def register(parser: ArgumentParser) -> Callable[[Namespace], int | None]:
         default=[],
         type=_shape,
         metavar="NAME=1x2048",
-        help="an input's shape; once for each",
+        help="an input's shape, or the length of a named axis; once for each",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="how many processes write kernels (1: this one)")
     parser.add_argument("--quiet", "-q", action="store_true", help="show no progress and print nothing")
@@ -59,6 +62,7 @@ def _run(space: Namespace) -> int | None:
 
     target = None if space.target is None else parse(space.target)
     shapes = _together(space.shape)
+    notes: list[str] = []
     start = time.monotonic()
     try:
         from tolk_engine.frontend import from_onnx
@@ -66,10 +70,12 @@ def _run(space: Namespace) -> int | None:
         raise Invalid(f"compiling needs packages that do not import ({e}); pip install 'rig-runtime[onnx]'") from None
     with progress.bar(quiet=space.quiet) as bar:
         bar(0, 1, "reading the model")
-        schedule = from_onnx(space.model, shapes=shapes or None)
+        schedule = from_onnx(space.model, shapes=shapes or None, notes=notes.append)
         compiled = compile(schedule, target, jobs=space.jobs, progress=bar)
         compiled.save(space.output)
     if not space.quiet:
+        for note in notes:
+            print(f"{space.model}: {note} (see --shape)")
         size = os.path.getsize(space.output)  # noqa: PTH202
         print(
             f"{space.output}: {len(compiled.kernels)} kernels for {compiled.target.requires}, "
@@ -79,12 +85,12 @@ def _run(space: Namespace) -> int | None:
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return the name and the extents in NAME=1x2048; nothing behind the = is a scalar."""
+    """Return the name and the extents in NAME=1x2048, -1 for one that is left open; nothing is a scalar."""
     from argparse import ArgumentTypeError
 
     name, found, extents = text.partition("=")
     parts = extents.lower().split("x") if extents else []
-    if not name or not found or not all(part.isdecimal() for part in parts):
+    if not name or not found or not all(part.isdecimal() or part == "-1" for part in parts):
         raise ArgumentTypeError(f"{text!r} is no shape; write NAME=1x2048")
     return name, tuple(map(int, parts))
 

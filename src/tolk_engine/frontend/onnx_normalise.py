@@ -347,7 +347,7 @@ class _Work:
                     found[node.op_type] = f"{_label(node, at)}: {text}"
         if found:
             first, *others = found
-            more = f"; so are {', '.join(others)}" if others else ""
+            more = f"; nor are {', '.join(others)}" if others else ""
             raise Invalid(f"{self.label}: {found[first]}{more}")
         for output in self.graph.output:
             if output.type.WhichOneof("value") not in (None, "tensor_type"):
