@@ -65,6 +65,13 @@ void raise(Code code, const std::string& message) {
   raise(err);
 }
 
+void raise_format_error(const std::string& message, const std::string& where) {
+  nb::object type = nb::module_::import_("rig.errors").attr("FormatError");
+  nb::object value = type(message, where);
+  PyErr_SetObject(type.ptr(), value.ptr());
+  throw nb::python_error();
+}
+
 void PyGate::release() {
   if (saved_ == nullptr) saved_ = PyEval_SaveThread();
 }
@@ -136,6 +143,7 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);
   rig::on_fork_child(forget_takers);
   bind_bytes(m);
+  bind_json(m);
   bind_device(m);
   bind_point(m);
   bind_image(m);

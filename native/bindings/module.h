@@ -9,12 +9,14 @@
 namespace nb = nanobind;
 
 void bind_bytes(nb::module_& m);
+void bind_json(nb::module_& m);
 
 namespace rig::python {
 
 // Set the exception of rig.errors that err stands for, and throw it.
 [[noreturn]] void raise(const Error& err);
 [[noreturn]] void raise(Code code, const std::string& message);
+[[noreturn]] void raise_format_error(const std::string& message, const std::string& where);
 
 // Gives the interpreter's lock up before a wait, and looks at signals on the main thread. finish() must be called on
 // every way out: it takes the lock again, and must not run in a destructor, since a thread may end in it.

@@ -6,9 +6,8 @@
 
 #include "crc32c.h"
 #include "file_read.h"
+#include "module.h"
 #include "scan.h"
-
-namespace nb = nanobind;
 
 namespace {
 
@@ -51,13 +50,6 @@ uint32_t crc32c(nb::handle data, uint32_t seed) {
   return crc;
 }
 
-[[noreturn]] void raise_format_error(const std::string& message, const std::string& where) {
-  nb::object error = nb::module_::import_("rig.errors").attr("FormatError");
-  nb::object value = error(message.c_str(), where.c_str());
-  PyErr_SetObject(error.ptr(), value.ptr());
-  throw nb::python_error();
-}
-
 uint32_t read_into(int fd, uint64_t file_offset, nb::handle into) {
   Py_buffer buffer = buffer_of(into, PyBUF_WRITABLE);
   const auto size = static_cast<size_t>(buffer.len);
@@ -69,7 +61,7 @@ uint32_t read_into(int fd, uint64_t file_offset, nb::handle into) {
     throw nb::python_error();
   }
   if (result.size < size) {
-    raise_format_error("the file ends after " + std::to_string(result.size) + " of " + std::to_string(size) +
+    rig::python::raise_format_error("the file ends after " + std::to_string(result.size) + " of " + std::to_string(size) +
                            " bytes from byte " + std::to_string(file_offset),
                        "byte " + std::to_string(file_offset + result.size));
   }

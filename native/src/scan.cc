@@ -15,37 +15,6 @@ uint64_t big_endian(const uint8_t* at, size_t width) {
   return value;
 }
 
-// Whether `size` bytes are UTF-8: no overlong forms, no surrogates, nothing past U+10FFFF.
-bool is_utf8(const uint8_t* at, size_t size) {
-  const uint8_t* const end = at + size;
-  while (at < end) {
-    const uint8_t lead = *at++;
-    if (lead < 0x80) continue;
-    size_t more = 0;
-    uint8_t low = 0x80;
-    uint8_t high = 0xBF;
-    if (lead >= 0xC2 && lead <= 0xDF) {
-      more = 1;
-    } else if (lead >= 0xE0 && lead <= 0xEF) {
-      more = 2;
-      if (lead == 0xE0) low = 0xA0;
-      if (lead == 0xED) high = 0x9F;
-    } else if (lead >= 0xF0 && lead <= 0xF4) {
-      more = 3;
-      if (lead == 0xF0) low = 0x90;
-      if (lead == 0xF4) high = 0x8F;
-    } else {
-      return false;
-    }
-    if (static_cast<size_t>(end - at) < more) return false;
-    for (; more > 0; --more, low = 0x80, high = 0xBF) {
-      const uint8_t next = *at++;
-      if (next < low || next > high) return false;
-    }
-  }
-  return true;
-}
-
 // The first byte of an object and what follows it: `width` bytes of an integer or of a length.
 enum class Form : uint8_t { kNil, kFixed, kUnsigned, kSigned, kString, kArray, kOther };
 
@@ -103,6 +72,36 @@ uint64_t shorter_length(Form form, uint8_t width) {
 }
 
 }  // namespace
+
+bool is_utf8(const uint8_t* at, size_t size) {
+  const uint8_t* const end = at + size;
+  while (at < end) {
+    const uint8_t lead = *at++;
+    if (lead < 0x80) continue;
+    size_t more = 0;
+    uint8_t low = 0x80;
+    uint8_t high = 0xBF;
+    if (lead >= 0xC2 && lead <= 0xDF) {
+      more = 1;
+    } else if (lead >= 0xE0 && lead <= 0xEF) {
+      more = 2;
+      if (lead == 0xE0) low = 0xA0;
+      if (lead == 0xED) high = 0x9F;
+    } else if (lead >= 0xF0 && lead <= 0xF4) {
+      more = 3;
+      if (lead == 0xF0) low = 0x90;
+      if (lead == 0xF4) high = 0x8F;
+    } else {
+      return false;
+    }
+    if (static_cast<size_t>(end - at) < more) return false;
+    for (; more > 0; --more, low = 0x80, high = 0xBF) {
+      const uint8_t next = *at++;
+      if (next < low || next > high) return false;
+    }
+  }
+  return true;
+}
 
 ScanFault scan_msgpack(const uint8_t* data, size_t size, uint32_t max_depth) {
   std::array<uint64_t, kMaxScanDepth> left;  // objects still to come in each open array

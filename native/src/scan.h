@@ -20,4 +20,7 @@ constexpr uint32_t kMaxScanDepth = 256;
 // Takes time linear in `size`, allocates nothing.
 [[nodiscard]] ScanFault scan_msgpack(const uint8_t* data, size_t size, uint32_t max_depth);
 
+// Whether `size` bytes are UTF-8: no overlong forms, no surrogates, nothing past U+10FFFF.
+[[nodiscard]] bool is_utf8(const uint8_t* at, size_t size);
+
 }  // namespace rig

@@ -5,21 +5,20 @@ Nothing here imports NumPy; its arrays are met through the buffer protocol.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
-
 from rig.errors import Invalid
+from rig.model.record import Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
 __all__ = [
     "DTYPES", "DType", "check_view", "describe", "difference", "dtype", "nbytes", "nearest", "of_format", "spell",
 ]  # fmt: skip
 
 
-class DType(Struct, frozen=True, gc=False):
+class DType(Record):
     """An element type.
 
     `name` is NumPy's (or ml_dtypes') name, `itemsize` its bytes, `code` the struct module's letter ("" where it has

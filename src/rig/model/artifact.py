@@ -14,10 +14,6 @@ members must be exactly what their names and sizes give (`rig.model.zip`), and w
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
-
-import msgspec
-from msgspec import Struct
 
 from rig import _core
 from rig.errors import FormatError, Invalid
@@ -25,11 +21,14 @@ from rig.model import safetensors
 from rig.model import signature as signatures
 from rig.model import zip as archive
 from rig.model.notes import Notes
+from rig.model.record import Record, of_json
 from rig.model.sources import mapped, opened
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
+    from typing import Any
 
     from rig.model.signature import Signature
     from rig.model.sources import Source
@@ -50,7 +49,7 @@ _CHUNK = 1 << 20
 _PIECE = 64 << 20
 
 
-class Weight(Struct, frozen=True):
+class Weight(Record):
     """A weight's place: its name, the memory of the program that it fills, its element type and shape."""
 
     name: str
@@ -59,13 +58,13 @@ class Weight(Struct, frozen=True):
     shape: tuple[int, ...]
 
 
-class _Sum(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class _Sum(Record):
     name: str
     memory: int
     crc32c: int
 
 
-class _Manifest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _Manifest(Record):
     format: int
     signature: int
     program: int
@@ -232,9 +231,10 @@ class Artifact:
         return data.toreadonly()
 
     def _manifest(self, member: archive.Member, crc32c: int) -> _Manifest:
+        data = self._member(member, crc32c)
         try:
-            return msgspec.json.decode(self._member(member, crc32c), type=_Manifest)
-        except msgspec.MsgspecError as error:
+            return of_json(_Manifest, _core.read_json(data))
+        except FormatError as error:
             raise FormatError(str(error), member.name) from None
 
     def _weights(self, member: archive.Member, manifest: _Manifest) -> None:
@@ -393,7 +393,9 @@ def _write(
         crc32c = _put(fd, members[2], members[2].offset + len(head) + entry.begin, data)
         if weight is not None:
             items.append(_Sum(weight.name, weight.memory, crc32c))
-    manifest = msgspec.json.encode(_Manifest(FORMAT, sums[0], sums[1], sums[2], tuple(items), notes))
+    from msgspec import json
+
+    manifest = json.encode(_Manifest(FORMAT, sums[0], sums[1], sums[2], tuple(items), notes).to_json())
     members[3].nbytes = len(manifest)
     crc32c = _put(fd, members[3], members[3].offset, manifest)
     plan = archive.layout(members, _COMMENT % (FORMAT, crc32c))
@@ -427,6 +429,8 @@ def _write_all(fd: int, data: bytes | memoryview, at: int) -> None:
 
 def _without(program: Program, weights: Weights) -> Program:
     """Return the program with the initial data of the weights left out; `Invalid` where a weight does not fit."""
+    from msgspec import structs
+
     from rig.program.description import Alloc, Data
 
     memory = list(program.memory)
@@ -443,11 +447,11 @@ def _without(program: Program, weights: Weights) -> Program:
         if not view.c_contiguous:
             raise Invalid(f"weight {weight.name!r}: its bytes must be contiguous")
         if isinstance(alloc, Alloc) and len(alloc.init.bytes) == view.nbytes and not alloc.init.holes:
-            alloc = msgspec.structs.replace(alloc, init=Data())
+            alloc = structs.replace(alloc, init=Data())
         if reason := _unfit(alloc, view.nbytes):
             raise Invalid(f"{where}: {reason}")
         memory[weight.memory] = alloc
-    return msgspec.structs.replace(program, memory=tuple(memory))
+    return structs.replace(program, memory=tuple(memory))
 
 
 def _target(path: str | bytes | os.PathLike[Any]) -> str:

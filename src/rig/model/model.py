@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from rig.buffer import Buffer
 from rig.errors import Invalid, Refused
 from rig.model.ports import MISSING, fields, gather, ports, refuse, require_numpy
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from rig.device import Device
     from rig.model.ports import Port

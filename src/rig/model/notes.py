@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from rig.model.record import Record
 
 __all__ = ["KernelNote", "Notes", "PieceNote"]
 
 
-class KernelNote(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class KernelNote(Record):
     """A function of the program's images: what it is called there, a name for people, and estimates for one launch.
 
     `ops` counts arithmetic operations, `mem` the bytes of distinct memory that it touches; 0 where nobody knows.
@@ -19,7 +19,7 @@ class KernelNote(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     mem: int = 0
 
 
-class PieceNote(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class PieceNote(Record):
     """`nbytes` bytes of memory `memory` from `offset` on, which hold one thing from part `first` to part `last`.
 
     Parts are the launches, copies and moves of a run, counted from 0, a loop's body once.
@@ -32,7 +32,7 @@ class PieceNote(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     last: int
 
 
-class Notes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Notes(Record):
     """Notes on the kernels, and on what shares memory over time."""
 
     kernels: tuple[KernelNote, ...] = ()

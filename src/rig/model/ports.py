@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from rig.errors import Invalid
 from rig.model.arrays import check_view, describe, difference, nbytes, nearest, spell
 from rig.model.arrays import dtype as element
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
     from rig.model.signature import Tensor
 

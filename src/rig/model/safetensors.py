@@ -7,15 +7,13 @@ tensor of their own: uint8, all zero, named ``.pad.`` and a number.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import msgspec
-from msgspec import Struct, field
-
+from rig import _core
 from rig.errors import FormatError, Invalid
 from rig.model.arrays import DTYPES
 from rig.model.arrays import nbytes as nbytes_of
+from rig.model.record import Record, of_json
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -30,7 +28,7 @@ _MAX_HEADER = 100_000_000  # the limit of the format's own library
 _NAMES = {d.tensor: d.name for d in DTYPES.values()}
 
 
-class Entry(Struct, frozen=True, gc=False):
+class Entry(Record):
     """One tensor: its element type's name, and the first and last byte (exclusive) in the data."""
 
     name: str
@@ -40,8 +38,8 @@ class Entry(Struct, frozen=True, gc=False):
     end: int
 
 
-class _Json(Struct, forbid_unknown_fields=True):
-    kind: str = field(name="dtype")
+class _Json(Record):
+    dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
 
@@ -66,7 +64,10 @@ def header(tensors: Sequence[tuple[str, str, tuple[int, ...], int]]) -> tuple[by
             entries.append(Entry(f"{PAD}{len(entries)}", "uint8", (gap,), at, at + gap))
         entries.append(Entry(name, kind, shape, at + gap, at + gap + size))
         at += gap + size
-    body = msgspec.json.encode({e.name: _Json(DTYPES[e.dtype].tensor, e.shape, (e.begin, e.end)) for e in entries})
+    table = {e.name: _Json(DTYPES[e.dtype].tensor, e.shape, (e.begin, e.end)).to_json() for e in entries}
+    from msgspec import json
+
+    body = json.encode(table)
     body += b" " * (-(8 + len(body)) % ALIGN)
     return len(body).to_bytes(8, "little") + body, entries
 
@@ -77,15 +78,18 @@ def parse(head: bytes | bytearray | memoryview, nbytes: int, where: str) -> list
     `FormatError`, starting with `where`: the header is no header, or the data is not covered exactly, without gaps.
     """
     try:
-        found = msgspec.json.decode(memoryview(head)[8:], type=dict[str, _Json])
-    except msgspec.MsgspecError as error:
+        table = _core.read_json(memoryview(head)[8:])
+        if not isinstance(table, dict):
+            raise FormatError("it is no object")
+        found = {name: of_json(_Json, item, name) for name, item in table.items()}
+    except FormatError as error:
         raise FormatError(f"the header of the weights is damaged: {error}", where) from None
     entries = []
     for name, item in found.items():
-        kind = _NAMES.get(item.kind)
+        kind = _NAMES.get(item.dtype)
         begin, end = item.data_offsets
         if kind is None:
-            raise FormatError(f"tensor {name!r} has the unknown dtype {item.kind!r}", where)
+            raise FormatError(f"tensor {name!r} has the unknown dtype {item.dtype!r}", where)
         if any(extent < 0 for extent in item.shape) or end - begin != nbytes_of(kind, item.shape):
             raise FormatError(f"tensor {name!r}: {end - begin} bytes do not hold {kind} of shape {item.shape}", where)
         entries.append(Entry(name, kind, item.shape, begin, end))

@@ -5,14 +5,12 @@ A signature is plain data; in an artifact it is the JSON member ``signature.json
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import msgspec
-from msgspec import Struct
-
+from rig import _core
 from rig.errors import FormatError, Invalid
 from rig.model.arrays import dtype, nbytes, spell
+from rig.model.record import Record, of_json
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rig.program.description import Program
 
@@ -22,7 +20,7 @@ FORMAT = 1
 """The version of the signature's format that this rig reads and writes."""
 
 
-class Tensor(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Tensor(Record):
     """One input or output of a model.
 
     `dtype` is a name of `rig.model.arrays.DTYPES`; `slot` is the index of the program's input that holds the tensor,
@@ -42,7 +40,7 @@ class Tensor(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         return nbytes(self.dtype, self.shape)
 
 
-class Signature(Struct, frozen=True, forbid_unknown_fields=True):
+class Signature(Record, always=("compiler", "target", "name", "format")):
     """The inputs and outputs of a model in order, the compiler that made it, and the processor it was made for."""
 
     inputs: tuple[Tensor, ...]
@@ -53,13 +51,11 @@ class Signature(Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
 
 
-class _Version(Struct):
-    format: int
-
-
 def to_bytes(signature: Signature) -> bytes:
     """Encode a signature as JSON, the same bytes for the same signature."""
-    return msgspec.json.format(msgspec.json.encode(signature), indent=1) + b"\n"
+    from msgspec import json
+
+    return json.format(json.encode(signature.to_json()), indent=1) + b"\n"
 
 
 def of_bytes(data: bytes | bytearray | memoryview) -> Signature:
@@ -68,11 +64,14 @@ def of_bytes(data: bytes | bytearray | memoryview) -> Signature:
     `FormatError`: another version of the format (the message has both numbers), or bytes that are no signature.
     """
     try:
-        found = msgspec.json.decode(data, type=_Version).format
+        read = _core.read_json(data)
+        found = read.get("format") if type(read) is dict else None
+        if type(found) is not int:
+            raise FormatError("it states no format")
         if found != FORMAT:
-            raise FormatError(version_message(found), "signature.json")
-        return msgspec.json.decode(data, type=Signature)
-    except msgspec.MsgspecError as error:
+            raise FormatError(version_message(found))
+        return of_json(Signature, read)
+    except FormatError as error:
         raise FormatError(str(error), "signature.json") from None
 
 

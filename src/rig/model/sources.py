@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any
 
 from rig import _core
 from rig.errors import FormatError, Invalid, Refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Disk", "Mapped", "Memory", "Source", "mapped", "opened"]
 
