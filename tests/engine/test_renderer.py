@@ -214,12 +214,12 @@ def test_a_buffer_may_start_at_any_element(offset: int) -> None:
     np.testing.assert_allclose(np.frombuffer(ctypes.string_at(starts[0], 256), np.float32), a * 2 + b, rtol=1e-6)
 
 
-def test_half_is_computed_in_other_types_below_the_third_level() -> None:
-    def f(x: Tensor) -> Tensor:
-        return x * 2 + 1
-
-    assert " half " not in lowered(f, Spec((64,), "float16"), arch="x86_64,x86-64-v2").text
-    assert " half" in lowered(f, Spec((64,), "float16")).text
+@pytest.mark.parametrize("level", ["x86-64-v1", "x86-64-v2", "x86-64-v3"])
+def test_each_operation_on_halves_is_rounded_at_each_level(level: str) -> None:
+    """In floats, which hold what halves do not, 30000 * 200 - 30000 would be 5970000 and not infinite."""
+    text = lowered(lambda x, y: x * y - y, Spec((64,), "float16"), Spec((64,), "float16"), arch=f"x86_64,{level}").text
+    assert re.search("fmul .*half", text) and re.search("fadd .*half", text)
+    assert " float " not in text
 
 
 # --- the text

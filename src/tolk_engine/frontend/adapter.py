@@ -24,6 +24,7 @@ from tinygrad.tensor import _apply_map_to_tensors, all_tensors
 from tinygrad.uop.ops import GroupOp, Ops, UOp, buffers
 
 from rig.errors import Error, Invalid, Refused
+from tolk_engine.frontend.ordered import ordered
 
 __all__ = [
     "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
@@ -166,7 +167,7 @@ def recording(recorder: Recorder, hooks: Hooks) -> Iterator[list[tuple[Tensor, U
     Every tensor that was there before means the same after, so that the function can be traced again: tinygrad would
     otherwise take for computed what was only recorded.
     """
-    with pinned():
+    with pinned(), ordered():
         before = [(t, t.uop) for t in live_tensors()]
         state = {k: dict(getattr(_Tensor, k)) for k in ("_device_seeds", "_device_rng_counters")}
         undo = _patch(recorder, hooks)

@@ -9,7 +9,9 @@ What differs from tinygrad's own renderer:
 - constants are exact bit patterns, and a quotient of floats is rounded once: no product with a reciprocal, which tips
   values that lie between two steps of a quantization;
 - what a whole number computed from data may be does not decide whether the process lives: sums wrap, a division by zero
-  gives zero (tinygrad's text leaves both undefined, and the processor traps);
+  gives zero (tinygrad's text leaves both undefined, and the processor traps), a shift by too many bits leaves none, and
+  a float that no whole number holds becomes one all the same;
+- an unsigned index stays unsigned in an address;
 - the split into iterations does not depend on the machine that compiles.
 """
 
@@ -28,7 +30,6 @@ from rig.errors import Invalid
 __all__ = ["HostRenderer", "SplitHostRenderer", "value_word"]
 
 _ATTRIBUTES = 'nounwind "no-builtins" "no-trapping-math"="true"'
-_WITHOUT_HALF = {"x86-64-v1", "x86-64-v2"}
 
 
 class _NoCompiler(Compiler):  # type: ignore[misc]
@@ -48,6 +49,11 @@ def _memory_type(dtype: Any) -> str:
 
 def _vector(element: str, count: int) -> str:
     return element if count == 1 else f"<{count} x {element}>"
+
+
+def _splat(element: str, value: str, count: int) -> str:
+    """Return a constant, or a vector of it."""
+    return value if count == 1 else "<" + ", ".join([f"{element} {value}"] * count) + ">"
 
 
 def _constant(value: Any, dtype: Any) -> str:
@@ -106,8 +112,13 @@ def _store(ctx: dict[Any, str], x: Any, index: Any, value: Any) -> str:
 
 
 def _address(ctx: dict[Any, str], x: Any) -> str:
-    base, index = ctx[x.src[0]], x.src[1]
-    return f"  {ctx[x]} = getelementptr inbounds {_memory_type(x.dtype)}, ptr {base}, {ldt(index.dtype)} {ctx[index]}"
+    base, index, name = ctx[x.src[0]], x.src[1], ctx[x]
+    address = f"  {name} = getelementptr inbounds {_memory_type(x.dtype)}, ptr {base}"
+    kind = ldt(index.dtype)
+    if index.dtype in dtypes.sints or kind == "i64":
+        return f"{address}, {kind} {ctx[index]}"
+    # An address takes its index as signed: an unsigned one is made wider first.
+    return f"  {name}_at = zext {kind} {ctx[index]} to i64\n{address}, i64 {name}_at"
 
 
 def _convert(ctx: dict[Any, str], x: Any) -> str:
@@ -118,7 +129,43 @@ def _convert(ctx: dict[Any, str], x: Any) -> str:
         compare = "fcmp une" if source.dtype in dtypes.floats else "icmp ne"
         zero = "zeroinitializer" if count > 1 else "0x0000000000000000" if source.dtype in dtypes.floats else "0"
         return f"  {ctx[x]} = {compare} {given} {ctx[source]}, {zero}"
+    if source.dtype in dtypes.floats and x.dtype in dtypes.ints:
+        return _whole(ctx, x)
     return f"  {ctx[x]} = {lcast(source.dtype, x.dtype)} {given} {ctx[source]} to {ldt(x.dtype, count)}"
+
+
+def _whole(ctx: dict[Any, str], x: Any) -> str:
+    """Render a cast of a float to a whole number, which wraps where that is no more than dropping bits.
+
+    What lies outside the conversion's own range is any number: for an optimizer it would be no number at all, and the
+    check of an index that is computed from it would be dropped.
+    """
+    name, count, source = ctx[x], x.max_numel(), x.src[0]
+    if x.dtype is dtypes.uint64 and source.dtype is not dtypes.half:
+        return _high(ctx, x)
+    by_way = "i64" if x.dtype in (dtypes.uint32, dtypes.uint64) else "i32" if x.dtype.itemsize < 4 else ldt(x.dtype)
+    wide, kind = _vector(by_way, count), ldt(x.dtype, count)
+    convert = f"  {name}_any = fptosi {ldt(source.dtype, count)} {ctx[source]} to {wide}"
+    if wide == kind:
+        return f"{convert}\n  {name} = freeze {wide} {name}_any"
+    return f"{convert}\n  {name}_some = freeze {wide} {name}_any\n  {name} = trunc {wide} {name}_some to {kind}"
+
+
+def _high(ctx: dict[Any, str], x: Any) -> str:
+    """Render a cast of a float to uint64: the upper half of its range is converted less 2^63, and moved up again."""
+    name, count, source = ctx[x], x.max_numel(), x.src[0]
+    given, value = ldt(source.dtype, count), ctx[source]
+    whole, truth = ldt(x.dtype, count), ldt(dtypes.bool, count)
+    edge, none = _splat(ldt(source.dtype), "0x43E0000000000000", count), _splat("i64", "0", count)
+    return "\n".join([
+        f"  {name}_high = fcmp oge {given} {value}, {edge}",
+        f"  {name}_less = fsub {given} {value}, {edge}",
+        f"  {name}_from = select {truth} {name}_high, {given} {name}_less, {given} {value}",
+        f"  {name}_any = fptosi {given} {name}_from to {whole}",
+        f"  {name}_some = freeze {whole} {name}_any",
+        f"  {name}_bit = select {truth} {name}_high, {whole} {_splat('i64', str(-(2**63)), count)}, {whole} {none}",
+        f"  {name} = xor {whole} {name}_some, {name}_bit",
+    ])  # fmt: skip
 
 
 def _root(ctx: dict[Any, str], x: Any) -> str:
@@ -161,6 +208,19 @@ def _divide(ctx: dict[Any, str], x: Any) -> str:
     return "\n".join([*lines, f"  {name} = select i1 {name}_zero, {kind} 0, {kind} {name}_some"])
 
 
+def _shift(ctx: dict[Any, str], x: Any) -> str:
+    """Render a shift by a count from data: by as many bits as the type has, or more, all of them go."""
+    a, b, kind, name = ctx[x.src[0]], ctx[x.src[1]], ldt(x.dtype), ctx[x]
+    within = f"  {name}_in = icmp ult {kind} {b}, {8 * x.dtype.itemsize}"
+    if x.op is Ops.SHR and x.dtype in dtypes.sints:  # to the right it is the sign that stays
+        most = f"  {name}_by = select i1 {name}_in, {kind} {b}, {kind} {8 * x.dtype.itemsize - 1}"
+        return f"{within}\n{most}\n  {name} = ashr {kind} {a}, {name}_by"
+    op = "shl" if x.op is Ops.SHL else "lshr"
+    return (
+        f"{within}\n  {name}_some = {op} {kind} {a}, {b}\n  {name} = select i1 {name}_in, {kind} {name}_some, {kind} 0"
+    )
+
+
 class HostRenderer(LLVMRenderer):  # type: ignore[misc]
     """Renders a kernel that is one iteration."""
 
@@ -176,9 +236,9 @@ class HostRenderer(LLVMRenderer):  # type: ignore[misc]
 
     def supported_dtypes(self) -> set[Any]:
         """Return the dtypes that kernels compute with; others are emulated in larger ones."""
-        # Below the third level a processor has no conversions of half precision: they would be calls of a library.
-        low = any(level in _WITHOUT_HALF for level in self.target.arch.split(","))
-        return {d for d in super().supported_dtypes() if d not in dtypes.fp8s and not (low and d is dtypes.half)}
+        # Half too below the third level of x86-64, where its conversions are calls: an emulation that keeps values in
+        # floats rounds where it stores and not after each operation.
+        return {d for d in super().supported_dtypes() if d not in dtypes.fp8s}
 
     def render(self, uops: list[Any]) -> str:
         """Return the kernel and its wrapper as text."""
@@ -211,6 +271,8 @@ class HostRenderer(LLVMRenderer):  # type: ignore[misc]
     def _line(self, names: dict[Any, str], u: Any, from_data: bool) -> str:
         if from_data and u.dtype in dtypes.ints and u.op in (Ops.CDIV, Ops.CMOD) and not _safe_divisor(u):
             return _divide(names, u)
+        if from_data and u.op in (Ops.SHL, Ops.SHR) and not _is_constant(u.src[1]):
+            return _shift(names, u)
         line: str | None = self.string_rewrite.rewrite(u, ctx=names)
         if line is None:
             raise Invalid(f"the host has no code for {u.op} of {u.dtype} from {[str(s.dtype) for s in u.src]}")
@@ -221,9 +283,11 @@ class HostRenderer(LLVMRenderer):  # type: ignore[misc]
 
 def _safe_divisor(u: Any) -> bool:
     divisor = u.src[1]
-    if divisor.op is Ops.CAST and divisor.src[0].op is Ops.CONST:
-        return int(divisor.src[0].arg) not in (0, -1)
-    return False
+    return _is_constant(divisor) and int(divisor.src[0].arg) not in (0, -1)
+
+
+def _is_constant(u: Any) -> bool:
+    return bool(u.op is Ops.CAST and u.src[0].op is Ops.CONST)
 
 
 class SplitHostRenderer(HostRenderer):
