@@ -17,7 +17,7 @@ from tolk_engine.compile import Compiled, compile
 from tolk_engine.link import Linked, Storage, link, run, slots
 from tolk_engine.progress import Progress
 from tolk_engine.renderer import Renderer, renderer
-from tolk_engine.schedule import Schedule, SlotRef, StorageRef
+from tolk_engine.schedule import Schedule, SlotRef, StorageRef, Var
 from tolk_engine.target import Target, target
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compiled", "Linked", "Progress", "Renderer", "Schedule", "SlotRef", "Spec", "Storage", "StorageRef", "Target",
-    "capture", "compile", "from_onnx", "link", "renderer", "run", "slots", "target",
+    "Var", "capture", "compile", "from_onnx", "link", "renderer", "run", "slots", "target",
 ]  # fmt: skip
 
 _LATER = ("Spec", "capture", "from_onnx")

@@ -1,8 +1,8 @@
 """Describe a compiled schedule as a program: memory, images, inputs and steps.
 
-Slot i of the schedule is input i of the program. A pointer to a slot is a ref to it; a pointer to storage is a hole for
-the address of the memory it lies in, which the step fixes whole. Consecutive kernels and copies of one device are one
-submission.
+Slot i of the schedule is input i of the program, variable i is word i of its ints. A pointer to a slot is a ref to it;
+a pointer to storage is a hole for the address of the memory it lies in, which the step fixes whole. Consecutive kernels
+and copies of one device are one submission.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rig.program import description as d
-from tolk_engine.schedule import Arg, Call, CopyCall, SlotRef, StorageRef
+from tolk_engine.schedule import Arg, Call, CopyCall, Slot, SlotRef, StorageRef, Var
 from tolk_engine.target import DeviceRecord
 
 if TYPE_CHECKING:
@@ -75,6 +75,17 @@ def blocks(ops: int, mem: int, iterations: int) -> int:
     """Return into how many blocks a host splits a launch, from its operations and bytes of memory."""
     wanted = ops >> 16 if ops > mem else max(ops >> 18, min(mem >> 18, 8))
     return max(1, min(wanted, iterations))
+
+
+def smallest(slot: Slot, variables: Sequence[Var]) -> int:
+    """Return the bytes of a slot's smallest shape, which every run's buffer holds."""
+    from rig.model.arrays import nbytes
+    from rig.model.extents import shape_bounds
+
+    if not any(isinstance(n, str) for n in slot.shape):
+        return slot.nbytes
+    ranges = {v.name: (v.min, v.max) for v in variables}
+    return nbytes(slot.dtype, [low for low, _ in shape_bounds(slot.shape, ranges)])
 
 
 def assemble(
@@ -163,6 +174,7 @@ class _Builder:
         self._per_run: tuple[int, ...] = ()
         self._weights: list[tuple[int, int]] = []
         self._launches: list[tuple[int, int]] = []
+        self._words = {v.name: i for i, v in enumerate(self._schedule.variables)}
         self._clear(-1)
 
     # Memory.
@@ -170,7 +182,8 @@ class _Builder:
     def place_slots(self) -> None:
         for i, slot in enumerate(self._schedule.slots):
             self._places[SlotRef(i)] = _Place(False, i, 0)
-            self._inputs.append(d.Input(self._names[slot.device][0], slot.nbytes))
+            least = smallest(slot, self._schedule.variables)
+            self._inputs.append(d.Input(self._names[slot.device][0], least))
 
     def place_bound(self, bound: Sequence[int]) -> None:
         self._bound = tuple(bound)
@@ -283,6 +296,10 @@ class _Builder:
         for position in code.arg_order:
             self._pointer(call.args[position], position in call.writes, device, params, refs, holes)
         for value in call.values:
+            if isinstance(value, str):
+                word = d.Term(d.Int(self._words[value]), 1)
+                holes.append(d.Hole(len(params), d.Width.W64, (word,)))
+                value = 0
             params += (value & _MASK).to_bytes(8, "little")
         self._parts.append(self._launch(code, device, d.Data(bytes(params), tuple(holes)), tuple(refs)))
         self._launches.append((call.kernel, device))
@@ -355,7 +372,8 @@ class _Builder:
         for i, device in enumerate(self._devices):
             if i not in self._images:
                 arches[i] = device.arch  # it runs no code of ours: whatever it is will do
-        program = d.Program(tuple(arches), tuple(self._memory), images, tuple(self._inputs), 0, tuple(self._steps))
+        ints = len(self._words)
+        program = d.Program(tuple(arches), tuple(self._memory), images, tuple(self._inputs), ints, tuple(self._steps))
         weights, launches = tuple(self._weights), tuple(self._launches)
         planned = tuple(
             (i, place.index, place.offset)

@@ -72,7 +72,7 @@ class Compiled:
 
         Raises `Invalid` if a slot would have to start off a multiple of its alignment, which no signature says.
         """
-        from rig.model.signature import Signature
+        from rig.model.signature import Signature, Variable
 
         return Signature(
             inputs=tuple(self._tensor(i) for i in self.schedule.inputs),
@@ -80,6 +80,7 @@ class Compiled:
             compiler=self.compiler,
             target=self.target.requires,
             name=self.schedule.name,
+            variables=tuple(Variable(v.name, v.min, v.max, v.default) for v in self.schedule.variables),
         )
 
     def to_program(self) -> Program:

@@ -14,7 +14,7 @@ from tolk_engine import settings
 from tolk_engine.access import Start, label
 from tolk_engine.assemble import Assembly, assemble
 from tolk_engine.compile import Compiled
-from tolk_engine.schedule import Call, SlotRef, StorageRef
+from tolk_engine.schedule import Call, Slot, SlotRef, StorageRef, Var
 
 if TYPE_CHECKING:
     from rig import Buffer, Device
@@ -101,22 +101,24 @@ def run(linked: Linked, slots: Sequence[Buffer | None], vars: Mapping[str, int] 
     It returns once every call is submitted: a read of a result waits for the work that wrote it. It keeps none of the
     buffers. Runs of one schedule from several threads go one after the other.
 
+    `vars` are the schedule's variables by name; one that is not among them has its default.
+
     Raises `Invalid` before any work if a slot's buffer is missing, of another device, too small, dead, or off the phase
-    that a kernel needs, or if `vars` names a variable that the schedule does not have; `OutOfMemory` if storage of a
+    that a kernel needs, or if `vars` names a variable that the schedule does not have, leaves one out that has no
+    default, or gives one a value that is no whole number of its range; `OutOfMemory` if storage of a
     schedule linked `PER_RUN` cannot be made, no call having run; otherwise as `rig.program.Loaded.run`.
     """
     if not isinstance(linked, Linked):
         raise Invalid(f"run takes a linked schedule, not {type(linked).__name__}")
-    if vars:
-        raise Invalid(f"there is no variable {next(iter(vars))!r}: the schedule has none")
-    given = _checked(linked, slots)
+    numbers = _numbers(linked._compiled.schedule.variables, vars or {})
+    given = _checked(linked, slots, numbers)
     calls = len(linked._compiled.schedule.calls)
     if settings.debug >= 1 and calls >= _MANY_CALLS:
         print(f"jit execs {calls} calls")
     with linked._lock:
         arenas = _make_arenas(linked)
         try:
-            linked._loaded.run(linked._loaded.frame([*given, *linked._bound, *arenas]))
+            linked._loaded.run(linked._loaded.frame([*given, *linked._bound, *arenas], list(numbers.values())))
         finally:
             for arena in arenas:
                 arena.free()
@@ -222,7 +224,36 @@ def _hold(compiled: Compiled, bound: Mapping[StorageRef, Buffer], claims: ExitSt
             raise Invalid(f"{label(compiled.schedule, ref)}: {e}") from None
 
 
-def _checked(linked: Linked, given: Sequence[Buffer | None]) -> list[Any]:
+def _numbers(variables: Sequence[Var], given: Mapping[str, int]) -> dict[str, int]:
+    """Return the value of each variable, in order."""
+    known = ", ".join(f"{v.name!r} ({v.min} to {v.max})" for v in variables) or "none"
+    for name in given:
+        if name not in {v.name for v in variables}:
+            raise Invalid(f"there is no variable {name!r}: the schedule has {known}")
+    numbers = {}
+    for v in variables:
+        value = given.get(v.name, v.default)
+        if value is None:
+            raise Invalid(f"variable {v.name!r} ({v.min} to {v.max}) has no value")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Invalid(f"variable {v.name!r} is {value!r}, expected a whole number from {v.min} to {v.max}")
+        if not v.min <= value <= v.max:
+            raise Invalid(f"variable {v.name!r} is {value}, allowed are {v.min} to {v.max}")
+        numbers[v.name] = value
+    return numbers
+
+
+def _needed(slot: Slot, numbers: Mapping[str, int]) -> int:
+    """Return the bytes that a slot's buffer must hold in a run."""
+    if not any(isinstance(n, str) for n in slot.shape):
+        return slot.nbytes
+    from rig.model.arrays import nbytes
+    from rig.model.extents import shape_of
+
+    return nbytes(slot.dtype, shape_of(slot.shape, numbers))
+
+
+def _checked(linked: Linked, given: Sequence[Buffer | None], numbers: Mapping[str, int]) -> list[Any]:
     schedule = linked._compiled.schedule
     if len(given) != len(schedule.slots):
         raise Invalid(f"the schedule has {len(schedule.slots)} slots, {len(given)} buffers were given")
@@ -233,8 +264,8 @@ def _checked(linked: Linked, given: Sequence[Buffer | None]) -> list[Any]:
             if SlotRef(i) in linked._compiled.accesses.used:
                 raise Invalid(f"{label(schedule, SlotRef(i))} has no buffer")
             out[i] = _unused(linked, slot.device, slot.nbytes)
-        elif not _fits(buffer, device, slot.nbytes, start):
-            _check_buffer(label(schedule, SlotRef(i)), buffer, device, slot.nbytes, start)
+        elif not _fits(buffer, device, need := _needed(slot, numbers), start):
+            _check_buffer(label(schedule, SlotRef(i)), buffer, device, need, start)
     return out
 
 

@@ -11,23 +11,52 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from rig.errors import Invalid
+
 __all__ = [
     "Arg", "Call", "CopyCall", "Kernel", "Lowered", "Node", "Ref", "Schedule", "Slot", "SlotRef", "Storage",
-    "StorageRef",
+    "StorageRef", "Var",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A whole number from `min` to `max`, both included, that each run gives by `name`, or else `default`.
+
+    In the shape of a `tolk_engine.Spec` it is an extent; as an input of a captured function it is a number.
+    """
+
+    name: str
+    min: int
+    max: int
+    default: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise Invalid(f"a variable is named {self.name!r}, which is no identifier")
+        default = self.min if self.default is None else self.default
+        for what, n in (("min", self.min), ("max", self.max), ("default", default)):
+            if isinstance(n, bool) or not isinstance(n, int) or not -(1 << 31) <= n < 1 << 31:
+                raise Invalid(f"variable {self.name!r}: {what} is {n!r}, expected a whole number of 32 bits")
+        if self.min > self.max:
+            raise Invalid(f"variable {self.name!r}: min {self.min} is more than max {self.max}")
+        if self.default is not None and not self.min <= self.default <= self.max:
+            raise Invalid(f"variable {self.name!r}: default {self.default} is not from {self.min} to {self.max}")
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A parameter of the schedule: a model's input or output, a buffer that each run gives.
 
-    `dtype` is a NumPy-like name (``float32``, ``bfloat16``, ``bool``), `shape` in elements, `nbytes` what the buffer
-    must hold. Kernels need its first byte `phase` bytes past a multiple of `align`.
+    `dtype` is a NumPy-like name (``float32``, ``bfloat16``, ``bool``). `shape` is in elements; an extent that depends
+    on the schedule's variables is an expression (`rig.model.extents`). `nbytes` is what the buffer must hold, at the
+    most if its shape varies: its elements lie dense from its first byte whatever the shape is. Kernels need its first
+    byte `phase` bytes past a multiple of `align`.
     """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     nbytes: int
     device: str
     align: int
@@ -106,7 +135,8 @@ class Call:
     """One launch of kernel `kernel` on `device`.
 
     `args` are its pointers in the kernel's parameter order. `reads` and `writes` are positions in `args`; one that is
-    only partly written counts as both. `values` are the scalar words after the pointers, negative ones as they are.
+    only partly written counts as both. `values` are the scalar words after the pointers, negative ones as they are; one
+    that a run gives is the name of its variable.
     """
 
     kernel: int
@@ -114,7 +144,7 @@ class Call:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     device: str
-    values: tuple[int, ...] = ()
+    values: tuple[int | str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +161,8 @@ class Schedule:
     """A traced function.
 
     `inputs` and `outputs` are slot numbers in the order of the function's parameters and results; every output is a
-    slot of its own that the calls write, and no call writes an input. `compiler` says what traced it.
+    slot of its own that the calls write, and no call writes an input. `variables` are what a run gives beside buffers.
+    `compiler` says what traced it.
     """
 
     name: str
@@ -142,6 +173,7 @@ class Schedule:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     compiler: str = ""
+    variables: tuple[Var, ...] = ()
 
     def node(self, ref: Ref) -> Node:
         """Return the slot or storage that `ref` names."""
@@ -155,8 +187,13 @@ class Schedule:
             used.update(a.node.index for a in sources if isinstance(a.node, SlotRef))
         return tuple(i for i in self.inputs if i in used)
 
+    def variables_read(self) -> tuple[str, ...]:
+        """Return the names of the variables that some call takes."""
+        used = {v for call in self.calls if isinstance(call, Call) for v in call.values if isinstance(v, str)}
+        return tuple(v.name for v in self.variables if v.name in used)
+
     def drop_inputs(self) -> Schedule:
-        """Return a schedule without the inputs, which no call may read; the outputs are renumbered."""
+        """Return a schedule without inputs and variables, which no call may read; the outputs are renumbered."""
         moved = {old: new for new, old in enumerate(self.outputs)}
 
         def arg(a: Arg) -> Arg:
@@ -169,7 +206,7 @@ class Schedule:
             else:
                 calls.append(replace(call, args=tuple(arg(a) for a in call.args)))
         slots = tuple(self.slots[i] for i in self.outputs)
-        return replace(self, slots=slots, calls=tuple(calls), inputs=(), outputs=tuple(range(len(slots))))
+        return replace(self, slots=slots, calls=tuple(calls), inputs=(), outputs=tuple(range(len(slots))), variables=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tinygrad import Tensor, Variable
 from rig.errors import Invalid
 from tolk_engine.frontend import Spec, capture, lower
 from tolk_engine.frontend.build import STORAGE_ALIGN
-from tolk_engine.schedule import SlotRef, StorageRef
+from tolk_engine.schedule import SlotRef, StorageRef, Var
 
 
 def constant(array: np.ndarray) -> Tensor:
@@ -160,7 +160,7 @@ def test_scalars_and_shapes_with_a_zero() -> None:
         (lambda x: (), [Spec((4,))], "returned no tensor"),
         (lambda x: {"y": x, "n": 2}, [Spec((4,))], "output 'n' is int, expected a Tensor"),
         (lambda x, y: x, [Spec((4,))], "missing a required argument: 'y'"),
-        (lambda x: x, [5], "input 0 ('x') is int, expected a Spec or a Tensor"),
+        (lambda x: x, [5], "input 0 ('x') is int, expected a Spec, a Tensor or a Var"),
         (lambda x, y: x, [Spec((4,), name="y"), Spec((4,))], "two inputs are named 'y'"),
         (7, [], "expected a function, found int"),
     ],
@@ -494,8 +494,17 @@ def test_a_bound_variable_is_a_value_of_the_call() -> None:
         return x[:n].sum()
 
     s = capture(f, Spec((8,)))
-    assert [c.values for c in launches(s)] == [(3,)]
+    assert [c.values for c in launches(s)] == [("n",)] and s.variables == (Var("n", 1, 8, 3),)
     assert run(s, np.arange(8, dtype=np.float32))["out"] == 3
+
+
+def test_a_variable_that_is_bound_to_several_values_is_none_of_the_run() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        n = Variable("n", 1, 8)
+        return x[: n.bind(3)].sum().realize(), x[: n.bind(5)].sum().realize()
+
+    s = capture(f, Spec((8,)))
+    assert sorted(c.values for c in launches(s)) == [(3,), (5,)] and s.variables == ()
 
 
 def test_a_copy_between_devices_is_a_copy() -> None:

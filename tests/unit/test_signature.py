@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 
+import msgspec
 import pytest
 
 from rig.errors import FormatError, Invalid
-from rig.model.signature import FORMAT, Signature, Tensor, check, of_bytes, to_bytes
+from rig.model.signature import FORMAT, Signature, Tensor, Variable, check, of_bytes, to_bytes
 from rig.program.description import Input, Program
 
 PROGRAM = Program(devices=("x86-64-v3",), inputs=(Input(0, 16), Input(0, 4)))
@@ -68,7 +69,7 @@ ONE = Tensor("b", "int32", (), 1)
         ((Tensor("", "float32", (4,), 0),), (ONE,), "input '' (position 0): the name is empty"),
         ((ONE, ONE), (), "input 'b' (position 1): the name is there twice"),
         ((Tensor("a", "float31", (4,), 0),), (ONE,), "'float31' is no element type; it must be one of bool, int8"),
-        ((Tensor("a", "float32", (-4,), 0),), (ONE,), "input 'a' (position 0): the shape (-4,) has a negative extent"),
+        ((Tensor("a", "float32", (-4,), 0),), (ONE,), "input 'a' (position 0): axis 0: the extent -4 may be negative"),
         ((Tensor("a", "float32", (4,), 2),), (ONE,), "input 'a' (position 0): slot 2, but the program has 2 inputs"),
         ((Tensor("a", "float32", (4,), -1),), (ONE,), "input 'a' (position 0): slot -1, but the program has 2 inputs"),
         ((Tensor("a", "int32", (), 1),), (ONE,), "output 'b' (position 0): slot 1 is also that of input 'a'"),
@@ -80,3 +81,45 @@ ONE = Tensor("b", "int32", (), 1)
 def test_what_does_not_fit_is_named(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], message: str) -> None:
     with pytest.raises(Invalid, match=re.escape(message)):
         check(Signature(inputs, outputs), PROGRAM)
+
+
+# Variables.
+
+N = Variable("n", 0, 4)
+OUT = Tensor("b", "int32", (), 1)
+
+
+def test_variables_survive_and_are_left_out_where_there_are_none() -> None:
+    varying = SIGNATURE.replace(variables=(N, Variable("k", -1, 1, 0)))
+    assert of_bytes(to_bytes(varying)) == varying
+    assert b"variables" not in to_bytes(SIGNATURE)
+
+
+def test_shapes_in_numbers() -> None:
+    ends = Tensor("a", "float32", ("n", 2), 0), Tensor("b", "float32", ("n*2+1",), 1)
+    varying = Signature(ends[:1], ends[1:], variables=(N,))
+    assert [t.shape for t in (*varying.at({"n": 3}).inputs, *varying.at({"n": 3}).outputs)] == [(3, 2), (7,)]
+    assert varying.largest().outputs[0].nbytes == 36
+    with pytest.raises(Invalid, match="there is no variable 'n'"):
+        _ = varying.inputs[0].nbytes
+
+
+@pytest.mark.parametrize(
+    ("inputs", "variables", "message"),
+    [
+        ((Tensor("a", "float32", ("n", 4), 0),), (N,), "has 0 bytes, but inputs[0] of the program needs 16"),
+        ((Tensor("a", "float32", ("n+1", 4), 0),), (N,), "input 'a' (position 0): the extent 'n+1' is no variable"),
+        ((Tensor("a", "float32", ("m",), 0),), (N,), "the extent 'm' is no variable; there are ['n']"),
+        ((Tensor("a", "float32", (4,), 0),), (Variable("a", 0, 1),), "variable 'a': the name is there twice"),
+        ((Tensor("a", "float32", (4,), 0),), (N, N), "variable 'n': the name is there twice"),
+        ((Tensor("a", "float32", (4,), 0),), (Variable("a-b", 0, 1),), "variable 'a-b': the name is no identifier"),
+        ((Tensor("a", "float32", (4,), 0),), (Variable("n", 2, 1),), "variable 'n': min 2, default None and max 1"),
+        ((Tensor("a", "float32", (4,), 0),), (Variable("n", 0, 4, 5),), "min 0, default 5 and max 4 are not in order"),
+        ((Tensor("a", "float32", (4,), 0),), (N, Variable("m", 0, 1)), "there are 2 variables, but the program has 1"),
+    ],
+)  # fmt: skip
+def test_wrong_variables_are_named(
+    inputs: tuple[Tensor, ...], variables: tuple[Variable, ...], message: str
+) -> None:
+    with pytest.raises(Invalid, match=re.escape(message)):
+        check(Signature(inputs, (OUT,), variables=variables), msgspec.structs.replace(PROGRAM, ints=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from rig.cli.run import INPUT_FILES, input_options, read_inputs
+from rig.cli.inputs import INPUT_FILES, input_options, read_inputs
 from rig.errors import Invalid
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _EPILOG = (
     """\
 Memory is bound once and each run is timed alone. The first run is apart from the others, and so is the load, which
 finds the file in the system's cache if it was read before. Inputs that no --input gives are made: floats from -1 to 1,
-integers 0 and 1, the same in each process.
+integers 0 and 1, the same in each process. A variable that neither --var nor an input gives is as large as it may be.
 
 --kernels runs each launch and copy as a program of its own, over the same memory and in the order of a run, so that
 each finds its data and the caches about as it does there; what a call costs alone is taken off. The line below the
@@ -84,15 +84,16 @@ def _run(space: Namespace) -> None:
         "model": space.model, "arch": device.arch, "threads": device.cores if threads is None else threads,
         "load": perf_counter() - start,
     }  # fmt: skip
-    inputs = {**_made(model.signature), **read_inputs(space, model.signature)}
-    outputs = {tensor.name: bytearray(tensor.nbytes) for tensor in model.signature.outputs}
-    bound = model.bind(inputs, outputs)
+    given = read_inputs(space, model.signature, largest=True)
+    inputs = {**_made(given.signature), **given.data}
+    outputs = {tensor.name: bytearray(tensor.nbytes) for tensor in given.signature.outputs}
+    bound = model.bind(inputs, outputs, given.variables)
     found["first"] = _timed(bound.run) / 1e9
     other = None
     if space.against:
         from rig.cli.onnx import Session
 
-        other = Session(space.against[1], model.signature, inputs, found["threads"])
+        other = Session(space.against[1], given.signature, inputs, found["threads"])
     times = _measured([bound.run, *([other.run] if other else [])], space.runs, space.seconds)
     found |= {"runs": len(times[0]), **_statistics(times[0])}
     if other:
@@ -101,7 +102,7 @@ def _run(space: Namespace) -> None:
         found["against"] = {**theirs, "ratio": ratio, "difference": other.difference(outputs)}
     if space.kernels:
         del bound, model  # their memory
-        found |= _kernels(space, inputs, outputs, device)
+        found |= _kernels(space, inputs, outputs, device, tuple(given.variables.values()))
     _show(found, space)
 
 
@@ -191,7 +192,9 @@ def _statistics(times: Sequence[int]) -> dict[str, float]:
     return {"median": at(0.5), "q1": at(0.25), "q3": at(0.75), "p99": at(0.99), "min": at(0)}
 
 
-def _kernels(space: Namespace, inputs: Inputs, outputs: dict[str, bytearray], device: Any) -> dict[str, Any]:
+def _kernels(
+    space: Namespace, inputs: Inputs, outputs: dict[str, bytearray], device: Any, ints: tuple[int, ...]
+) -> dict[str, Any]:
     """Time each part: over rounds of all parts in order, the median of each without what an empty call takes."""
     from rig.buffer import Buffer
     from rig.model.artifact import Artifact
@@ -205,7 +208,7 @@ def _kernels(space: Namespace, inputs: Inputs, outputs: dict[str, bytearray], de
         slots[tensor.slot] = Buffer.of(inputs[tensor.name])
     for tensor in signature.outputs:
         slots[tensor.slot] = Buffer.of(outputs[tensor.name], writable=True)
-    calls = [empty.bind(slots, ()).run, *(native.bind(slots, ()).run for _, native in loaded)]
+    calls = [empty.bind(slots, ints).run, *(native.bind(slots, ints).run for _, native in loaded)]
     times = _measured(calls, space.runs, space.seconds)
     call, *medians = (_statistics(its)["median"] for its in times)
     medians = [max(one - call, 0.0) for one in medians]

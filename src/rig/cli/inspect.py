@@ -20,7 +20,8 @@ where the compiler left notes.
 
 With --json, one object is printed:
   file       name, nbytes, format
-  signature  name, compiler, target; inputs and outputs: each name, dtype, shape, nbytes, slot (the program's input)
+  signature  name, compiler, target; inputs and outputs: each name, dtype, shape (an extent that varies is text),
+             nbytes (at the most), slot (the program's input); variables: each name, min, max, default (or null)
   devices    the arch of each device that the program is for
   memory     bytes by kind: weights, constants, state, arena, inputs, outputs
   images     each device, kind, requires (an arch, or empty), nbytes, code (bytes), functions (how many)
@@ -83,6 +84,12 @@ def _lines(found: dict[str, Any], few: int | None) -> list[str]:
     for kind in ("inputs", "outputs"):
         ports = [(t["name"], t["dtype"], _shape(t["shape"]), size(t["nbytes"])) for t in signature[kind]]
         lines += ["", f"{kind} ({len(ports)})", *table(ports, "llll")]
+    numbers = [
+        (v["name"], f"{v['min']} to {v['max']}", "" if v["default"] is None else f"default {v['default']}")
+        for v in signature["variables"]
+    ]
+    if numbers:
+        lines += ["", f"variables ({len(numbers)})", *table(numbers, "lll")]
     used = [(kind, size(n)) for kind, n in found["memory"].items() if n]
     lines += ["", "memory", *table(used, "lr")]
     for i, one in enumerate(found["images"]):
@@ -132,8 +139,8 @@ def table(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     return [f"  {'  '.join(row)}".rstrip() for row in cells]
 
 
-def _shape(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "scalar"
+def _shape(shape: Sequence[int | str]) -> str:
+    return "x".join(str(n) if isinstance(n, int) or n.isidentifier() else f"({n})" for n in shape) or "scalar"
 
 
 def _count(number: int | None) -> str:

@@ -43,12 +43,12 @@ class Session:
             self._binding = self._session.io_binding()
             self._kept: list[Any] = []
             for name, tensor in _matched(self._session.get_inputs(), signature.inputs, "inputs"):
-                array = np.frombuffer(inputs[tensor.name], tensor.dtype).reshape(tensor.shape)
+                array = np.frombuffer(inputs[tensor.name], tensor.dtype).reshape(tensor.sizes)
                 self._kept.append(array)
                 self._binding.bind_cpu_input(name, array)
             self._outputs: dict[str, Any] = {}
             for name, tensor in _matched(self._session.get_outputs(), signature.outputs, "outputs"):
-                array = self._outputs[tensor.name] = np.zeros(tensor.shape, tensor.dtype)
+                array = self._outputs[tensor.name] = np.zeros(tensor.sizes, tensor.dtype)
                 self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
             self.run()
         except Invalid:

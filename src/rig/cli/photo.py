@@ -23,7 +23,7 @@ def read(tensor: Tensor, label: str, file: str, layout: str, scale: float | None
     `Invalid`: the shape is no image's in that layout, the image has another size, or the element type cannot hold the
     values. `ImportError`: Pillow is not installed.
     """
-    shape = tensor.shape
+    shape = tensor.sizes
     want = f"{label}: expected {spell(tensor.dtype, shape)}"
     axes = layout if len(shape) == 4 else layout[1:]
     if len(shape) not in (3, 4) or (len(shape) == 4 and shape[0] != 1):

@@ -161,7 +161,8 @@ def _work(canvas: _Canvas, artifact: Artifact, found: Sequence[Found]) -> None:
 def _ports(canvas: _Canvas, artifact: Artifact, found: Sequence[Found]) -> None:
     rows = []
     end = max(len(found) - 1, 0)
-    for kind, tensors in (("input", artifact.signature.inputs), ("output", artifact.signature.outputs)):
+    largest = artifact.signature.largest()
+    for kind, tensors in (("input", largest.inputs), ("output", largest.outputs)):
         for tensor in tensors:
             used = [i for i, p in enumerate(found) if any(not t.memory and t.number == tensor.slot for t in p.touches)]
             rows.append(_Row(tensor.name, tensor.nbytes, _COLOURS[kind], 0, end, used))

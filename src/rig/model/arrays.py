@@ -82,9 +82,9 @@ def nbytes(name: str, shape: Sequence[int]) -> int:
     return total
 
 
-def spell(name: str, shape: Sequence[int]) -> str:
+def spell(name: str, shape: Sequence[int | str]) -> str:
     """Say an element type and a shape as messages say them: ``float32 of shape (1, 784)``."""
-    return f"{name} of shape {tuple(shape)}"
+    return f"{name} of shape ({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def of_format(code: str, itemsize: int) -> tuple[str, bool]:
@@ -117,11 +117,12 @@ def describe(value: Any) -> str:
     return f"{text} in the other byte order" if swapped else text
 
 
-def difference(want: Sequence[int], got: Sequence[int]) -> str:
+def difference(want: Sequence[int | str], got: Sequence[int]) -> str:
     """Say where two shapes differ, or return an empty string."""
     if len(want) != len(got):
         return f"{len(got)} axes where {len(want)} are expected"
-    axes = [f"axis {i} is {g}, expected {w}" for i, (w, g) in enumerate(zip(want, got, strict=True)) if w != g]
+    pairs = [(i, w, g) for i, (w, g) in enumerate(zip(want, got, strict=True)) if isinstance(w, int)]
+    axes = [f"axis {i} is {g}, expected {w}" for i, w, g in pairs if w != g]
     return ", ".join(axes)
 
 

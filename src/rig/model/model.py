@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rig.buffer import Buffer
 from rig.errors import Invalid, Refused
+from rig.model.arrays import describe, difference, spell
 from rig.model.ports import MISSING, fields, gather, ports, refuse, require_numpy
 
 TYPE_CHECKING = False
@@ -13,11 +14,13 @@ if TYPE_CHECKING:
 
     from rig.device import Device
     from rig.model.ports import Port
-    from rig.model.signature import Signature
+    from rig.model.signature import Signature, Tensor
     from rig.point import Point
     from rig.program.run import Loaded
 
 __all__ = ["Bound", "Model", "open"]
+
+_MANY_CASES = 256  # so many shapes are remembered
 
 
 def open(
@@ -83,7 +86,7 @@ class Model:
     """
 
     __slots__ = (
-        "_array", "_count", "_empty", "_idle", "_inputs", "_loaded", "_outputs", "_result", "_signature",
+        "_array", "_cases", "_count", "_empty", "_idle", "_inputs", "_loaded", "_outputs", "_result", "_signature",
         "_staged", "_wait",
     )  # fmt: skip
 
@@ -94,8 +97,15 @@ class Model:
         """
         self._loaded = loaded
         self._signature = signature
-        self._inputs = ports("input", signature.inputs)
-        self._outputs = ports("output", signature.outputs)
+        largest = signature.largest()
+        self._inputs = ports("input", largest.inputs)
+        self._outputs = ports("output", largest.outputs)
+        self._cases: dict[tuple[int, ...], Case] | None = None
+        if signature.variables:
+            self._cases = {}
+            tensors = (*signature.inputs, *signature.outputs)
+            for port, tensor in zip((*self._inputs, *self._outputs), tensors, strict=True):
+                port.text = spell(tensor.dtype, tensor.shape)
         self._count = len(self._inputs)
         self._staged: dict[int, Device] = {}
         self._wait = not loaded.host_only
@@ -123,8 +133,8 @@ class Model:
 
     def __repr__(self) -> str:
         """Say the model's name, inputs and outputs."""
-        takes = ", ".join(f"{p.name}: {p.dtype}{list(p.shape)}" for p in self._inputs)
-        gives = ", ".join(f"{p.name}: {p.dtype}{list(p.shape)}" for p in self._outputs)
+        takes = ", ".join([_say(t) for t in self._signature.inputs] + [v.name for v in self._signature.variables])
+        gives = ", ".join(map(_say, self._signature.outputs))
         return f"<rig.Model {self._signature.name or 'unnamed'}({takes}) -> ({gives})>"
 
     def __call__(self, /, *args: Any, out: Mapping[str, Any] | None = None, **named: Any) -> Any:
@@ -133,15 +143,18 @@ class Model:
         One output comes as an array, several as a named tuple. `out` maps names of outputs to arrays that are written
         in place and returned. Strided, byte-swapped and misaligned inputs are copied, values kept; nothing is cast.
         Other objects with the buffer protocol or DLPack are taken as NumPy takes them. An input whose name is no Python
-        name, or is ``out``, is given by position or as ``**{name: array}``.
+        name, or is ``out``, is given by position or as ``**{name: array}``. A variable that no input's shape gives is
+        given by its name, as a whole number.
 
         `Invalid`, before anything runs: each input or output that is missing, unknown, or of another element type or
         shape than the signature's, by name, with what was expected and found. `ImportError`: NumPy is not installed.
         """
         result = self._result or self._learn()
+        if self._cases is not None:
+            return result(self._call_varying(args, named, out))
         sources = self._in_order(args, named) if named else args
         if sources is None or out is not None or len(sources) != self._count:
-            sources, results = self._arranged(args, named, out)
+            sources, results = self._arranged(gather(self._inputs, args, named, "input"), out)
         else:
             for port, value in zip(self._inputs, sources, strict=True):
                 if (
@@ -151,19 +164,64 @@ class Model:
                     or value.flags.num & 0x101 != 0x101  # in C order and aligned
                     or not port.plain
                 ):
-                    sources, results = self._arranged(args, named, out)
+                    sources, results = self._arranged(gather(self._inputs, args, named, "input"), out)
                     break
             else:
                 results = [self._empty(port.shape, port.array) for port in self._outputs]
         self._run(sources, results)
         return result(results)
 
-    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Bound:
+    def _call_varying(self, args: Sequence[Any], named: Mapping[str, Any], out: Mapping[str, Any] | None) -> list[Any]:
+        """Run once where shapes depend on variables; return the outputs in order."""
+        names = {port.name for port in self._inputs}
+        numbers = {
+            name: value
+            for name, value in named.items()
+            if name in self._signature.ranges or (isinstance(value, int) and name not in names)
+        }
+        arrays = {name: value for name, value in named.items() if name not in numbers}
+        given, problems = gather(self._inputs, args, arrays, "input")
+        case = self._case(given, problems, numbers)
+        sources, results = self._arranged((given, []), out, case.inputs, case.outputs)
+        self._run(sources, results, case.ints)
+        return results
+
+    def _case(self, given: Sequence[Any], problems: Sequence[str], numbers: Mapping[str, Any]) -> Case:
+        """Return the ports for the shapes that were given, which stand for all values of the variables."""
+        from rig.model.variables import settle
+
+        signature = self._signature
+        shapes = {}
+        wrong = list(problems)
+        for port, tensor, value in zip(self._inputs, signature.inputs, given, strict=True):
+            shape = None if value is MISSING else _shape(value)
+            if not tensor.varies or shape is None:
+                continue
+            shapes[port.name] = shape
+            if len(shape) != len(tensor.shape):
+                wrong.append(f"{port.wants()}, found {describe(value)}: {difference(tensor.shape, shape)}")
+        refuse(wrong)
+        values = settle(signature, shapes, numbers)
+        key = tuple(values.values())
+        cases = self._cases if self._cases is not None else {}
+        case = cases.get(key)
+        if case is None:
+            if len(cases) >= _MANY_CASES:
+                cases.clear()
+            case = cases[key] = Case(signature.at(values), key)
+        if self._result is not None and not case.learned:
+            case.learn()
+        return case
+
+    def bind(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], variables: Mapping[str, int] | None = None
+    ) -> Bound:
         """Bind memory to all inputs and outputs, to be read and written in place by each run of the result.
 
         Values are objects with the buffer protocol, dense, in C order, native byte order and aligned to their elements:
         arrays of the signature's element type and shape, or flat memory of single bytes (such as a bytearray) of
-        exactly the size. They are kept alive as long as the result. NumPy is not needed.
+        exactly the size. They are kept alive as long as the result. NumPy is not needed. `variables` are the values of
+        the model's variables, for those that no input's shape gives.
 
         `Invalid`: as for a call; also memory that is read-only, strided, misaligned or byte-swapped, and an output that
         shares bytes with an input or another output.
@@ -174,12 +232,17 @@ class Model:
         given, problems = gather(self._inputs, (), inputs, "input")
         wanted, more = gather(self._outputs, (), outputs, "output")
         problems += more
+        takes, gives = self._inputs, self._outputs
+        ints: tuple[int, ...] = ()
+        if self._cases is not None or variables:
+            case = self._case(given, problems, variables or {})
+            takes, gives, ints = case.inputs, case.outputs, case.ints
         refuse(problems)
         buffers: dict[int, Buffer] = {}
         spans: list[tuple[int, int, Port, bool]] = []
         for port, value, writable in (
-            *((port, value, False) for port, value in zip(self._inputs, given, strict=True)),
-            *((port, value, True) for port, value in zip(self._outputs, wanted, strict=True)),
+            *((port, value, False) for port, value in zip(takes, given, strict=True)),
+            *((port, value, True) for port, value in zip(gives, wanted, strict=True)),
         ):
             view, problem = port.buffer_of(value, writable=writable)
             if not problem:
@@ -189,7 +252,7 @@ class Model:
             problems.append(problem)
         problems += _shared(spans)
         refuse(problems)
-        return self._bound(buffers)
+        return self._bound(buffers, ints)
 
     def _learn(self) -> Callable[[list[Any]], Any]:
         """Import NumPy and prepare what calls need of it."""
@@ -217,28 +280,36 @@ class Model:
             return None
 
     def _arranged(
-        self, args: Sequence[Any], named: Mapping[str, Any], out: Mapping[str, Any] | None
+        self,
+        given: tuple[list[Any], list[str]],
+        out: Mapping[str, Any] | None,
+        takes: Sequence[Port] | None = None,
+        gives: Sequence[Port] | None = None,
     ) -> tuple[list[Any], list[Any]]:
         """Bring any arguments into the form that `_run` takes; raise `Invalid` with all that is wrong."""
         np = require_numpy()
-        values, problems = gather(self._inputs, args, named, "input")
+        takes = self._inputs if takes is None else takes
+        gives = self._outputs if gives is None else gives
+        values, problems = given
         sources = []
-        for port, value in zip(self._inputs, values, strict=True):
+        for port, value in zip(takes, values, strict=True):
             array, problem = (None, "") if value is MISSING else port.array_of(np, value)
             sources.append(array)
             problems.append(problem)
-        wanted, more = gather(self._outputs, (), out or {}, "output", optional=True)
+        wanted, more = gather(gives, (), out or {}, "output", optional=True)
         problems += more
-        for port, value in zip(self._outputs, wanted, strict=True):
+        for port, value in zip(gives, wanted, strict=True):
             if value is not MISSING:
                 problems.append(port.written(np, value))
         refuse(problems)
-        return self._apart(np, sources, wanted)
+        return self._apart(np, sources, wanted, gives)
 
-    def _apart(self, np: Any, sources: list[Any], wanted: list[Any]) -> tuple[list[Any], list[Any]]:
+    def _apart(
+        self, np: Any, sources: list[Any], wanted: list[Any], gives: Sequence[Port]
+    ) -> tuple[list[Any], list[Any]]:
         """Make the arrays that are missing, and copies of the inputs that the outputs would overwrite."""
         results: list[Any] = []
-        for port, value in zip(self._outputs, wanted, strict=True):
+        for port, value in zip(gives, wanted, strict=True):
             if value is MISSING:
                 value = self._empty(port.shape, port.array)
             elif any(np.may_share_memory(value, other) for other in results):
@@ -248,28 +319,28 @@ class Model:
             results.append(value)
         return sources, results
 
-    def _run(self, sources: Sequence[Any], results: Sequence[Any]) -> None:
+    def _run(self, sources: Sequence[Any], results: Sequence[Any], ints: tuple[int, ...] = ()) -> None:
         """Run once from arrays into arrays, and wait until the results are there."""
         slots: list[Any] = [None] * len(self._loaded.description.inputs)
         staged = self._staging() if self._staged else {}
         for port, array in zip(self._inputs, sources, strict=True):
             slot = port.slot
             if slot in staged:
-                staged[slot].write(array)
+                staged[slot].view(0, array.nbytes).write(array)
                 slots[slot] = staged[slot]
             else:
                 slots[slot] = Buffer.of(array)
         for port, array in zip(self._outputs, results, strict=True):
             slot = port.slot
             slots[slot] = staged[slot] if slot in staged else Buffer.of(port.exportable(array), writable=True)
-        points = self._loaded.run(self._loaded.frame(slots))
+        points = self._loaded.run(self._loaded.frame(slots, ints))
         if self._wait:
             for point in points:
                 point.wait()
         if staged:
             for port, array in zip(self._outputs, results, strict=True):
                 if port.slot in staged:
-                    staged[port.slot].read(port.exportable(array))
+                    staged[port.slot].view(0, array.nbytes).read(port.exportable(array))
             self._idle.append(staged)  # not after an error: its work may still run
 
     def _staging(self) -> dict[int, Buffer]:
@@ -277,18 +348,23 @@ class Model:
         try:
             return self._idle.pop()
         except IndexError:
-            inputs = self._loaded.description.inputs
-            return {slot: Buffer.create(device, inputs[slot].nbytes) for slot, device in self._staged.items()}
+            most = {port.slot: port.nbytes for port in (*self._inputs, *self._outputs)}
+            return {slot: Buffer.create(device, most[slot]) for slot, device in self._staged.items()}
 
-    def _bound(self, buffers: Mapping[int, Buffer]) -> Bound:
+    def _bound(self, buffers: Mapping[int, Buffer], ints: tuple[int, ...]) -> Bound:
         slots = [buffers[slot] for slot in range(len(buffers))]
         if not self._staged:
-            native = self._loaded.bound(self._loaded.frame(slots))
+            native = self._loaded.bound(self._loaded.frame(slots, ints))
             return Bound(native.run, native.submit)
         staged = self._staging()
-        frame = self._loaded.frame([staged.get(slot, buffer) for slot, buffer in enumerate(slots)])
-        ins = [(buffers[p.slot], staged[p.slot]) for p in self._inputs if p.slot in staged]
-        outs = [(staged[p.slot], buffers[p.slot]) for p in self._outputs if p.slot in staged]
+        frame = self._loaded.frame([staged.get(slot, buffer) for slot, buffer in enumerate(slots)], ints)
+
+        def ends(port: Port) -> tuple[Buffer, Buffer]:
+            outside = buffers[port.slot]
+            return outside, staged[port.slot].view(0, outside.nbytes)
+
+        ins = [ends(p) for p in self._inputs if p.slot in staged]
+        outs = [ends(p)[::-1] for p in self._outputs if p.slot in staged]
 
         def submit() -> tuple[Point, ...]:
             for source, target in ins:
@@ -301,6 +377,26 @@ class Model:
                 point.wait()
 
         return Bound(run, submit)
+
+
+class Case:
+    """A model's ports for one value of each of its variables, which are the first words of a run's ints."""
+
+    __slots__ = ("inputs", "ints", "learned", "outputs")
+
+    def __init__(self, signature: Signature, ints: tuple[int, ...]) -> None:
+        """Make the ports of a signature whose shapes are numbers."""
+        self.learned = False
+        self.inputs = ports("input", signature.inputs)
+        self.outputs = ports("output", signature.outputs)
+        self.ints = ints
+
+    def learn(self) -> None:
+        """Look up the NumPy types."""
+        np = require_numpy()
+        for port in (*self.inputs, *self.outputs):
+            port.learn(np)
+        self.learned = True
 
 
 class Bound:
@@ -320,6 +416,18 @@ class Bound:
         """Keep the two calls, which hold everything that they need."""
         self.run = run
         self.submit = submit
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of an array, None for what has none, as flat memory of single bytes."""
+    if isinstance(value, memoryview) and value.itemsize == 1 and value.ndim == 1:
+        return None
+    shape = getattr(value, "shape", None)
+    return shape if isinstance(shape, tuple) else None
+
+
+def _say(tensor: Tensor) -> str:
+    return f"{tensor.name}: {tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
 
 
 def _first(results: list[Any]) -> Any:

@@ -19,21 +19,22 @@ __all__ = ["MISSING", "Port", "fields", "gather", "ports", "refuse", "require_nu
 class Port:
     """One input or output: its tensor, and what its arrays must be.
 
-    `label` is how messages call it. `array` is its NumPy type and `bits` the type that its bytes travel as where that
-    one cannot be exported (bfloat16), both unknown until `learn` is called. Arrays of a `plain` port need no look
-    beyond NumPy's own flags.
+    `label` is how messages call it, `text` what they say that it is. `array` is its NumPy type and `bits` the type that
+    its bytes travel as where that one cannot be exported (bfloat16), both unknown until `learn` is called. Arrays of a
+    `plain` port need no look beyond NumPy's own flags.
     """
 
-    __slots__ = ("align", "array", "bits", "dtype", "label", "name", "nbytes", "plain", "shape", "slot")
+    __slots__ = ("align", "array", "bits", "dtype", "label", "name", "nbytes", "plain", "shape", "slot", "text")
 
     def __init__(self, kind: str, position: int, tensor: Tensor) -> None:
         self.label = f"{kind} {tensor.name!r} (position {position})"
         self.name = tensor.name
         self.dtype = tensor.dtype
-        self.shape = tensor.shape
+        self.shape = tensor.sizes
         self.slot = tensor.slot
         self.align = tensor.align or element(tensor.dtype).itemsize
-        self.nbytes = nbytes(tensor.dtype, tensor.shape)
+        self.nbytes = nbytes(tensor.dtype, self.shape)
+        self.text = spell(tensor.dtype, tensor.shape)
         self.array: Any = None
         self.bits: Any = None
         self.plain = self.align <= element(tensor.dtype).itemsize
@@ -56,7 +57,7 @@ class Port:
 
     def wants(self) -> str:
         """Say what is expected."""
-        return f"{self.label}: expected {spell(self.dtype, self.shape)}"
+        return f"{self.label}: expected {self.text}"
 
     def array_of(self, np: Any, value: Any) -> tuple[Any, str]:
         """Return `value` as a dense, aligned array in native byte order, sharing memory where it is one, or a problem.
@@ -191,7 +192,7 @@ def _unknown(wanted: Sequence[Port], name: str, value: Any, kind: str) -> str:
     close = nearest(name, [port.name for port in wanted])
     text = f"{name!r} is no {kind} (found {describe(value)}): {_takes(wanted, kind)}"
     port = next((port for port in wanted if port.name == close), None)
-    return f"{text}; did you mean {close!r}, {spell(port.dtype, port.shape)}?" if port else text
+    return f"{text}; did you mean {close!r}, {port.text}?" if port else text
 
 
 def refuse(problems: Iterable[str]) -> None:

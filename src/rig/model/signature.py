@@ -12,36 +12,66 @@ from rig.model.record import Record, of_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rig.program.description import Program
 
-__all__ = ["FORMAT", "Signature", "Tensor", "check", "of_bytes", "to_bytes"]
+__all__ = ["FORMAT", "Signature", "Tensor", "Variable", "check", "of_bytes", "to_bytes"]
 
 FORMAT = 1
 """The version of the signature's format that this rig reads and writes."""
+
+
+class Variable(Record):
+    """A whole number from `min` to `max`, both included, that each run gives, or else `default`.
+
+    An input's extent that is its name gives it, and so does the caller by name.
+    """
+
+    name: str
+    min: int
+    max: int
+    default: int | None = None
 
 
 class Tensor(Record):
     """One input or output of a model.
 
     `dtype` is a name of `rig.model.arrays.DTYPES`; `slot` is the index of the program's input that holds the tensor,
-    dense, in C order, in native byte order. The first byte's address must be a multiple of `align`; 0 stands for the
-    element's size.
+    dense, in C order, in native byte order. An extent is a number, the name of a variable, or for an output an
+    expression of variables (`rig.model.extents`). The first byte's address must be a multiple of `align`; 0 stands for
+    the element's size.
     """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     slot: int
     align: int = 0
 
     @property
+    def varies(self) -> bool:
+        """Whether the shape depends on variables."""
+        return any(isinstance(extent, str) for extent in self.shape)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape in numbers. Raises `Invalid` if it depends on variables: see `Signature.at`."""
+        if not self.varies:
+            return self.shape  # type: ignore[return-value]
+        return tuple(low for low, _ in _bounds(self.shape, {}))
+
+    @property
     def nbytes(self) -> int:
-        """The tensor's bytes."""
-        return nbytes(self.dtype, self.shape)
+        """The tensor's bytes. Raises `Invalid` if they depend on variables: see `Signature.at`."""
+        return nbytes(self.dtype, self.sizes)
 
 
 class Signature(Record, always=("compiler", "target", "name", "format")):
-    """The inputs and outputs of a model in order, the compiler that made it, and the processor it was made for."""
+    """The inputs and outputs of a model in order, the compiler that made it, and the processor it was made for.
+
+    Variable i is word i of the program's ints.
+    """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -49,6 +79,38 @@ class Signature(Record, always=("compiler", "target", "name", "format")):
     target: str = ""
     name: str = ""
     format: int = FORMAT
+    variables: tuple[Variable, ...] = ()
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """The least and the largest value of each variable, by name."""
+        return {v.name: (v.min, v.max) for v in self.variables}
+
+    def at(self, values: Mapping[str, int]) -> Signature:
+        """Return the signature with all shapes in numbers, for a value of each variable."""
+
+        ranges = {name: (value, value) for name, value in values.items()}
+
+        def fixed(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return tuple(t.replace(shape=tuple(low for low, _ in _bounds(t.shape, ranges))) for t in tensors)
+
+        return self.replace(inputs=fixed(self.inputs), outputs=fixed(self.outputs)) if self.variables else self
+
+    def largest(self) -> Signature:
+        """Return the signature with each extent as large as it may be."""
+
+        def most(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return tuple(t.replace(shape=tuple(high for _, high in _bounds(t.shape, self.ranges))) for t in tensors)
+
+        return self.replace(inputs=most(self.inputs), outputs=most(self.outputs)) if self.variables else self
+
+
+def _bounds(shape: tuple[int | str, ...], ranges: Mapping[str, tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    if all(type(extent) is int and extent >= 0 for extent in shape):
+        return tuple((extent, extent) for extent in shape)  # type: ignore[misc]
+    from rig.model.extents import shape_bounds
+
+    return shape_bounds(shape, ranges)
 
 
 def to_bytes(signature: Signature) -> bytes:
@@ -89,9 +151,11 @@ def check(signature: Signature, program: Program) -> None:
 
     `Invalid`, naming the input or output: an empty name or one that is there twice, an unknown element type, a negative
     extent, an alignment that is no power of two, a slot that the program does not have or that two tensors share, or a
-    slot of another size than the tensor's; and a program's input that no tensor names.
+    slot of another size than the tensor's; an input's extent that is an expression, an output's that may be negative,
+    a variable without a range or without a word of the program's ints; and a program's input that no tensor names.
     """
     slots: dict[int, str] = {}
+    _check_variables(signature, program)
     for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):
         names: set[str] = set()
         for position, tensor in enumerate(tensors):
@@ -99,16 +163,38 @@ def check(signature: Signature, program: Program) -> None:
             if not tensor.name or tensor.name in names:
                 raise Invalid(f"{label}: the name is {'there twice' if tensor.name else 'empty'}")
             names.add(tensor.name)
-            _check_tensor(tensor, label, program, slots)
+            texts = [e for e in tensor.shape if isinstance(e, str) and kind == "input"]
+            if other := next((text for text in texts if text not in signature.ranges), ""):
+                raise Invalid(f"{label}: the extent {other!r} is no variable; there are {[*signature.ranges]}")
+            _check_tensor(tensor, label, program, slots, signature.ranges)
     for index in range(len(program.inputs)):
         if index not in slots:
             raise Invalid(f"inputs[{index}] of the program is neither an input nor an output of the signature")
 
 
-def _check_tensor(tensor: Tensor, label: str, program: Program, slots: dict[int, str]) -> None:
+def _check_variables(signature: Signature, program: Program) -> None:
+    names = {tensor.name for tensor in signature.inputs}
+    for variable in signature.variables:
+        label = f"variable {variable.name!r}"
+        if not variable.name.isidentifier() or variable.name in names:
+            raise Invalid(f"{label}: the name is {'there twice' if variable.name in names else 'no identifier'}")
+        names.add(variable.name)
+        default = variable.min if variable.default is None else variable.default
+        if not -(1 << 63) <= variable.min <= default <= variable.max < 1 << 63:
+            limits = f"min {variable.min}, default {variable.default} and max {variable.max}"
+            raise Invalid(f"{label}: {limits} are not in order")
+    if len(signature.variables) > program.ints:
+        raise Invalid(f"there are {len(signature.variables)} variables, but the program has {program.ints} ints")
+
+
+def _check_tensor(
+    tensor: Tensor, label: str, program: Program, slots: dict[int, str], ranges: Mapping[str, tuple[int, int]]
+) -> None:
     dtype(tensor.dtype)
-    if any(extent < 0 for extent in tensor.shape):
-        raise Invalid(f"{label}: the shape {tensor.shape} has a negative extent")
+    try:
+        least = tuple(low for low, _ in _bounds(tensor.shape, ranges))
+    except Invalid as error:
+        raise Invalid(f"{label}: {error}") from None
     if tensor.align < 0 or tensor.align & (tensor.align - 1):
         raise Invalid(f"{label}: align {tensor.align} is no power of two")
     if not 0 <= tensor.slot < len(program.inputs):
@@ -117,6 +203,6 @@ def _check_tensor(tensor: Tensor, label: str, program: Program, slots: dict[int,
         raise Invalid(f"{label}: slot {tensor.slot} is also that of {slots[tensor.slot]}")
     slots[tensor.slot] = label
     need = program.inputs[tensor.slot].nbytes
-    if tensor.nbytes < need:
-        have = f"{spell(tensor.dtype, tensor.shape)} has {tensor.nbytes} bytes"
+    if nbytes(tensor.dtype, least) < need:
+        have = f"{spell(tensor.dtype, least)} has {nbytes(tensor.dtype, least)} bytes"
         raise Invalid(f"{label}: {have}, but inputs[{tensor.slot}] of the program needs {need}")

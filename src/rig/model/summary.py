@@ -31,8 +31,11 @@ def summary(artifact: Artifact) -> dict[str, Any]:
             "name": signature.name,
             "compiler": signature.compiler,
             "target": signature.target,
-            "inputs": [_tensor(t) for t in signature.inputs],
-            "outputs": [_tensor(t) for t in signature.outputs],
+            "inputs": _tensors(signature.inputs, signature.largest().inputs),
+            "outputs": _tensors(signature.outputs, signature.largest().outputs),
+            "variables": [
+                {"name": v.name, "min": v.min, "max": v.max, "default": v.default} for v in signature.variables
+            ],
         },
         "devices": list(p.devices),
         "memory": _memory(artifact),
@@ -49,11 +52,11 @@ def summary(artifact: Artifact) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape),
-        "nbytes": tensor.nbytes, "slot": tensor.slot,
-    }  # fmt: skip
+def _tensors(tensors: Sequence[Tensor], largest: Sequence[Tensor]) -> list[dict[str, Any]]:
+    return [
+        {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "nbytes": most.nbytes, "slot": t.slot}
+        for t, most in zip(tensors, largest, strict=True)
+    ]
 
 
 def kinds(artifact: Artifact) -> list[str]:
@@ -82,8 +85,9 @@ def _memory(artifact: Artifact) -> dict[str, int]:
     for m, kind in zip(artifact.program.memory, kinds(artifact), strict=True):
         if isinstance(m, Alloc):
             sums[names[kind]] += m.nbytes * m.copies
-    sums["inputs"] = sum(t.nbytes for t in artifact.signature.inputs)
-    sums["outputs"] = sum(t.nbytes for t in artifact.signature.outputs)
+    largest = artifact.signature.largest()
+    sums["inputs"] = sum(t.nbytes for t in largest.inputs)
+    sums["outputs"] = sum(t.nbytes for t in largest.outputs)
     return sums
 
 

@@ -1,4 +1,4 @@
-"""Everything that we rely on in tinygrad's internals, in one place, and the only guard of its global state.
+"""What we rely on in tinygrad's internals, in one place (variables are in `symbolic`), and its state's only guard.
 
 tinygrad keeps its settings, its hook for captured schedules and its table of tensors in module variables. `pinned`
 and `recording` take one lock for the whole process, set what they need and put everything back. Objects of tinygrad are
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -25,14 +25,15 @@ from tinygrad.uop.ops import GroupOp, Ops, UOp, buffers
 
 from rig.errors import Error, Invalid, Refused
 from tolk_engine.frontend.ordered import ordered
+from tolk_engine.frontend.symbolic import variable_names, varies
 
 __all__ = [
     "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
-    "as_tensor", "bound_values", "buffers_of", "constant", "contiguous_output", "dtype_name", "dtype_of", "estimates",
-    "held_bytes", "hold", "is_memory", "is_pending", "is_placeable", "itemsize", "kernel_key", "kind_of",
-    "live_tensors", "make_target", "new_held", "new_placeholder", "onnx_runner", "pinned", "plain_view", "realize",
-    "recording", "release", "replace_everywhere", "rng_counters", "root", "rough_estimates", "variable_names",
-    "view_of", "written_buffers",
+    "as_tensor", "bound_values", "buffers_of", "constant", "contiguous_output", "dtype_name", "dtype_of",
+    "estimates", "held_bytes", "hold", "is_memory", "is_pending", "is_placeable", "itemsize", "kernel_key",
+    "kind_of", "live_tensors", "make_target", "new_held", "new_placeholder", "onnx_runner", "own_output", "pinned",
+    "plain_view", "realize", "recording", "release", "replace_everywhere", "rng_counters", "root",
+    "rough_estimates", "view_of", "written_buffers",
 ]  # fmt: skip
 
 VERSION = "0.14.0"
@@ -222,24 +223,49 @@ def live_tensors() -> list[Tensor]:
     return [t for ref in list(all_tensors) if (t := ref()) is not None]
 
 
+_ROUNDS = 4  # a value whose shape masks vary may take two: the first makes only what it is made from
+
+
 def realize(tensors: list[Tensor]) -> None:
     """Schedule what computes `tensors`; `Invalid` with tinygrad's reason where it cannot be done."""
     if not tensors:
         return
     try:
-        _Tensor.realize(*tensors)
+        for _ in range(_ROUNDS):
+            _Tensor.realize(*tensors)
+            tensors = [t for t in tensors if root(t.uop).op not in (Ops.BUFFER, Ops.AFTER)]
+            if not tensors:
+                break
     except Error:
         raise
     except Exception as e:
+        head, _, rest = str(e).partition("bind mismatch on ")
+        if rest and not head:
+            name = rest.split(",")[0]
+            raise Invalid(
+                f"the function binds variable {name!r} to several values at once, or beside the one that it is given"
+            ) from e
         raise Invalid(f"the function cannot be scheduled: {type(e).__name__}: {e}") from e
 
 
 # --- tensors and their memory ----------------------------------------------------------------------------------------
 
 
-def new_placeholder(shape: tuple[int, ...], dtype: str, device: str) -> Tensor:
-    """Return a tensor over a new buffer that holds nothing."""
-    return _Tensor.empty(*shape, dtype=dtype_of(dtype), device=device)
+def new_placeholder(shape: Sequence[int | Uop], dtype: str, device: str) -> tuple[Tensor, Tensor]:
+    """Return a tensor over a new buffer that holds nothing, and the buffer as a flat tensor.
+
+    Where the shape varies the buffer has room for the largest; the elements lie dense from its start.
+    """
+    if not varies(shape):
+        whole = _Tensor.empty(*shape, dtype=dtype_of(dtype), device=device)
+        return whole, whole
+    count: Any = 1
+    most = 1
+    for n in shape:
+        count = count * n
+        most *= n if isinstance(n, int) else int(n.vmax)
+    whole = _Tensor.empty(most, dtype=dtype_of(dtype), device=device)
+    return whole.shrink(((0, count),)).reshape(*shape), whole
 
 
 def rng_counters(device: str) -> None:
@@ -258,12 +284,19 @@ def contiguous_output(tensor: Tensor, device: str) -> Tensor:
     """Return a tensor of the same value that a realize leaves as consecutive bytes of one buffer."""
     if not is_placeable(tensor):
         return _Tensor(tensor.uop.clone(device=device))
+    if varies(tensor.shape):  # dense whatever its shape is
+        return tensor.flatten().contiguous().reshape(*tensor.shape)
     uop = tensor.uop
     while uop.op is Ops.RESHAPE:  # a reshape of something shares its buffer with it
         uop = uop.src[0]
     if uop.op in GroupOp.Movement or uop.op is Ops.BITCAST:
         uop = uop.contiguous()
     return _Tensor(uop.reshape(tensor.shape))
+
+
+def own_output(tensor: Tensor) -> Tensor:
+    """Return `contiguous_output` of a tensor whose shape varies, over a buffer that nothing else shares."""
+    return _Tensor(tensor.flatten().uop.clone()).reshape(*tensor.shape)
 
 
 class _HeldDevice:
@@ -442,21 +475,16 @@ def written_buffers(call: Uop) -> list[Uop]:
     return [view_of(arguments(call)[at]).buffer for at in places]
 
 
-def bound_values(call: Uop, values: dict[str, int]) -> tuple[int, ...]:
-    """Return the values of a kernel's variables, in the order of the variables' names."""
+def bound_values(call: Uop, values: dict[str, int]) -> dict[str, int]:
+    """Return the value that a recorded call has for each of its kernel's variables."""
     bound = {s.src[0].expr: s.src[1].src[1] for s in call.src[1:] if s.is_bound_var}
-    found = []
+    found = {}
     for name in variable_names(call.src[0]):
         value = bound.get(name, values.get(name))
         if value is None:
             raise Invalid(f"variable {name!r} has no value")
-        found.append(int(value if isinstance(value, int) else value.arg))
-    return tuple(found)
-
-
-def variable_names(ast: Uop) -> tuple[str, ...]:
-    """Return the names of a kernel's variables, sorted."""
-    return tuple(sorted(v.expr for v in ast.variables()))
+        found[name] = int(value if isinstance(value, int) else value.arg)
+    return found
 
 
 def kernel_key(ast: Uop) -> str:
@@ -507,6 +535,8 @@ def _stores_whole(store: Uop, param: Uop) -> bool:
     """Whether a STORE under its loops writes each element of `param`."""
     if len(store.src) != 2 or any(u.is_invalid for u in store.src[0].toposort()):
         return False
+    if any(loop.src[0].op is not Ops.CONST for loop in store.ranges):
+        return False  # a loop whose length varies may be shorter
     count = 1
     for loop in store.ranges:
         count *= int(loop.vmax) + 1

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from rig.errors import Invalid
-from tolk_engine.frontend import adapter
+from tolk_engine.frontend import adapter, symbolic
 from tolk_engine.frontend.adapter import Uop
-from tolk_engine.schedule import Arg, Call, CopyCall, Kernel, Ref, Schedule, Slot, SlotRef, Storage, StorageRef
+from tolk_engine.schedule import Arg, Call, CopyCall, Kernel, Ref, Schedule, Slot, SlotRef, Storage, StorageRef, Var
 
 __all__ = ["STORAGE_ALIGN", "Labels", "Port", "build"]
 
@@ -26,22 +26,21 @@ Labels: TypeAlias = dict[tuple[Uop, int], tuple[str, tuple[int, ...]]]
 class Port:
     """An input or output of the traced function: its name and the bytes of the buffer that it lies in.
 
-    `view` is None where there are no bytes (a shape with a zero).
+    An extent that varies is an expression, and `nbytes` are the bytes of all elements at the most. `view` is None where
+    there are no bytes (a shape with a zero).
     """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
+    nbytes: int
     device: str
     view: adapter.View | None
 
     @property
-    def nbytes(self) -> int:
-        """The bytes of all elements."""
-        count = adapter.itemsize(self.dtype)
-        for n in self.shape:
-            count *= n
-        return count
+    def varies(self) -> bool:
+        """Whether its bytes depend on a run's variables."""
+        return any(isinstance(n, str) for n in self.shape)
 
 
 @dataclass(eq=False, slots=True)
@@ -55,7 +54,7 @@ class _Memory:
     slot: int | None = None
     align: int = 1
     name: str = ""
-    shape: tuple[int, ...] = ()
+    shape: tuple[int | str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -68,7 +67,7 @@ class _Work:
     whole: tuple[int, ...]
     device: str
     ast: Uop | None = None
-    values: tuple[int, ...] = ()
+    values: tuple[int | str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -77,6 +76,7 @@ class _Builder:
     inputs: Sequence[Port]
     outputs: Sequence[Port]
     names: Labels
+    variables: tuple[Var, ...] = ()
     memories: dict[Uop, _Memory] = field(default_factory=dict)
     constants: dict[tuple[Uop, int, int, str], _Memory] = field(default_factory=dict)
     work: list[_Work] = field(default_factory=list)
@@ -112,6 +112,7 @@ class _Builder:
 
     def add_calls(self) -> None:
         """Take in every recorded call."""
+        self.variables = _variables(self.calls, self.variables)
         for call, values in self.calls:
             kind = adapter.kind_of(call)
             if kind == "kernel":
@@ -138,7 +139,9 @@ class _Builder:
             memory.align = max(memory.align, size)
             areas.append((memory, view.offset, view.nbytes))
         device = areas[0][0].device
-        return _Work(areas, how.reads, how.writes, how.whole, device, ast, adapter.bound_values(call, values))
+        given = {v.name for v in self.variables}
+        words = tuple(n if n in given else v for n, v in adapter.bound_values(call, values).items())
+        return _Work(areas, how.reads, how.writes, how.whole, device, ast, words)
 
     def copy(self, call: Uop) -> None:
         """Take in a copy; what comes from Python, NumPy or a file is a constant."""
@@ -234,6 +237,11 @@ class _Builder:
         """Let work that writes an input write a copy of it instead: what a caller gives is never written."""
         written = {id(item.areas[w][0]): item.areas[w][0] for item in self.work for w in item.writes}
         for memory in [m for m in written.values() if m.slot is not None]:
+            if self.inputs[memory.slot or 0].varies:
+                raise Invalid(
+                    f"the function assigns in place to input {memory.name!r}, "
+                    "whose shape varies: assign to a copy of it"
+                )
             private = _Memory(memory.nbytes, memory.device, memory.dtype, align=memory.align)
             for item in self.work:
                 item.areas = [(private if m is memory else m, at, n) for m, at, n in item.areas]
@@ -253,6 +261,8 @@ class _Builder:
                     memory.slot, memory.name, memory.dtype, memory.shape = at, port.name, port.dtype, port.shape
                     continue
             slot = _Memory(port.nbytes, port.device, port.dtype, slot=at, name=port.name, shape=port.shape)
+            if port.varies and port.nbytes:
+                raise Invalid(f"output {port.name!r}, whose shape varies, is memory that is kept: return a copy")
             if memory is not None and port.view is not None and port.nbytes:
                 origin = (memory, port.view.offset, port.nbytes)
                 self.work.append(_Work([(slot, 0, port.nbytes), origin], (1,), (0,), (0,), memory.device))
@@ -281,7 +291,8 @@ class _Builder:
                 if id(memory) not in storages:
                     storages[id(memory)] = len(made)
                     align = max(STORAGE_ALIGN, memory.align)
-                    label = (memory.name, memory.dtype, memory.shape)
+                    shape = tuple(n for n in memory.shape if isinstance(n, int))  # only slots vary
+                    label = (memory.name, memory.dtype, shape)
                     made.append(Storage(memory.nbytes, memory.device, align, 0, memory.init, *label))
                 ref = StorageRef(storages[id(memory)])
             return Arg(ref, at, nbytes)
@@ -301,8 +312,35 @@ class _Builder:
         count = len(self.inputs)
         return Schedule(
             name, tuple(slots), tuple(made), tuple(table), tuple(calls), tuple(range(count)),
-            tuple(range(count, count + len(self.outputs))), f"tinygrad {adapter.VERSION}",
+            tuple(range(count, count + len(self.outputs))), f"tinygrad {adapter.VERSION}", self.variables,
         )  # fmt: skip
+
+
+def _variables(calls: Sequence[tuple[Uop, dict[str, int]]], given: tuple[Var, ...]) -> tuple[Var, ...]:
+    """Return the variables of a run: those `given`, and those that the calls bind to one value, which is the default.
+
+    One that is bound to several values, or whose values go in steps, is no variable of the run: its calls keep them.
+    """
+    found = {v.name: v for v in given}
+    bound: dict[str, set[int]] = {}
+    ranges: dict[str, symbolic.Variable] = {}
+    for call, values in calls:
+        if adapter.kind_of(call) != "kernel":
+            continue
+        known = adapter.bound_values(call, values)
+        for variable in symbolic.kernel_variables(call.src[0]):
+            bound.setdefault(variable.name, set()).add(known[variable.name])
+            other = ranges.setdefault(variable.name, variable)
+            mine = found.get(variable.name)
+            low, high = (other.min, other.max) if mine is None else (mine.min, mine.max)
+            if (variable.min, variable.max) != (low, high):
+                raise Invalid(
+                    f"variable {variable.name!r} has two ranges: {low} to {high} and {variable.min} to {variable.max}"
+                )
+    for name, values_of in bound.items():
+        if name not in found and len(values_of) == 1 and ranges[name].multiple == 1:
+            found[name] = Var(name, ranges[name].min, ranges[name].max, next(iter(values_of)))
+    return tuple(found.values())
 
 
 def build(
@@ -312,14 +350,16 @@ def build(
     outputs: Sequence[Port],
     *,
     names: Labels | None = None,
+    variables: tuple[Var, ...] = (),
 ) -> Schedule:
     """Return the schedule of recorded `calls`.
 
     A BUFFER that holds bytes is a constant, or state where a call writes it. `names` are what
-    to call constants, by the BUFFER and byte offset that they lie at. Raises `Invalid` for a read of memory that
+    to call constants, by the BUFFER and byte offset that they lie at. `variables` are those that each run gives; others
+    that the calls bind have their value as default. Raises `Invalid` for a read of memory that
     nothing filled and for forms that are not supported.
     """
-    builder = _Builder(calls, inputs, outputs, names or {})
+    builder = _Builder(calls, inputs, outputs, names or {}, variables)
     builder.add_inputs()
     builder.add_calls()
     builder.adopt_constants()

@@ -11,12 +11,12 @@ from typing import Any
 from tinygrad import Tensor
 
 from rig.errors import Invalid
-from tolk_engine.frontend import adapter
+from tolk_engine.frontend import adapter, symbolic
 from tolk_engine.frontend.adapter import Recorder, Uop
 from tolk_engine.frontend.build import Labels, Port, build
 from tolk_engine.frontend.evaluate import evaluate
 from tolk_engine.frontend.fold import fold
-from tolk_engine.schedule import Schedule
+from tolk_engine.schedule import Schedule, Var
 
 __all__ = ["Spec", "capture", "read_only", "trace"]
 
@@ -25,10 +25,12 @@ __all__ = ["Spec", "capture", "read_only", "trace"]
 class Spec:
     """What a function takes: the shape of a tensor in elements, its dtype (a NumPy-like name), its name and device.
 
-    Without a `name` the function's parameter names it. The device is a name that linking maps to a device.
+    An extent may be a `Var`: one program then takes every shape in its range, and the shape that is given to a run says
+    its value. Without a `name` the function's parameter names the input. The device is a name that linking maps to a
+    device.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int | Var, ...]
     dtype: str = "float32"
     name: str | None = None
     device: str = "CPU"
@@ -37,6 +39,10 @@ class Spec:
         label = f"input {self.name!r}" if self.name else "an input"
         shape = (self.shape,) if isinstance(self.shape, int) else tuple(self.shape)
         for axis, n in enumerate(shape):
+            if isinstance(n, Var):
+                if n.min < 0:
+                    raise Invalid(f"{label}: axis {axis} of the shape is {n.name}, which may be {n.min}")
+                continue
             if isinstance(n, bool) or not isinstance(n, int) or n < 0:
                 raise Invalid(f"{label}: axis {axis} of the shape is {n!r}, expected a whole number from 0")
         object.__setattr__(self, "shape", shape)
@@ -56,10 +62,12 @@ def _dtype(given: Any) -> str:
     return adapter.dtype_name(adapter.dtype_of(str(name)))
 
 
-def capture(fn: Callable[..., Any], /, *inputs: Spec | Tensor, **named: Spec | Tensor) -> Schedule:
+def capture(fn: Callable[..., Any], /, *inputs: Spec | Tensor | Var, **named: Spec | Tensor | Var) -> Schedule:
     """Return the schedule of `fn`, called with one tensor for each input.
 
-    A Tensor given as an input stands for its shape, dtype and device; its content is not used. Inputs are named by
+    A Tensor given as an input stands for its shape, dtype and device; its content is not used. A `Var` stands for a
+    number that each run gives; `fn` gets a variable of tinygrad, as it does in the shape of an input that has one. A
+    variable of tinygrad that `fn` binds itself keeps that value in runs that give none. Inputs are named by
     their Spec, else by `fn`'s parameters; outputs ``out``, or ``out0``... for several, or by the keys of a dict or the
     fields of a named tuple. Tensors that `fn` takes from elsewhere become constants, each once. One of them that `fn`
     assigns to in place is state: it starts as it is now, and what a run leaves in it the next run finds. So do
@@ -81,8 +89,10 @@ def capture(fn: Callable[..., Any], /, *inputs: Spec | Tensor, **named: Spec | T
     return trace(name, [*positional, *keywords.values()], call, owners=_owners(fn), again=True)
 
 
-def _bind(fn: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]) -> list[tuple[str | None, Spec]]:
-    """Return a named Spec for each input, with its keyword where it is given by one."""
+def _bind(
+    fn: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any]
+) -> list[tuple[str | None, Spec | Var]]:
+    """Return a named Spec or a Var for each input, with its keyword where it is given by one."""
     if not callable(fn):
         raise Invalid(f"expected a function, found {type(fn).__name__}")
     try:
@@ -95,13 +105,15 @@ def _bind(fn: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any
         except TypeError as e:
             raise Invalid(f"the function's parameters are {signature}: {e}") from None
         labels = _parameter_names(signature, len(inputs))
-    specs: list[tuple[str | None, Spec]] = []
+    specs: list[tuple[str | None, Spec | Var]] = []
     for i, given in enumerate(inputs):
         specs.append((None, _spec(given, labels[i], f"input {i} ({labels[i]!r})")))
     for key, given in named.items():
         specs.append((key, _spec(given, key, f"input {key!r}")))
     seen: set[str] = set()
     for _, spec in specs:
+        if isinstance(spec, Var):
+            continue
         if spec.name in seen:
             raise Invalid(f"two inputs are named {spec.name!r}")
         seen.add(str(spec.name))
@@ -118,19 +130,31 @@ def _parameter_names(signature: inspect.Signature, count: int) -> list[str]:
     return labels[:count]
 
 
-def _spec(given: Any, name: str, label: str) -> Spec:
+def _spec(given: Any, name: str, label: str) -> Spec | Var:
+    if isinstance(given, Var):
+        return given
     if isinstance(given, Spec):
         return given if given.name else replace(given, name=name)
     if not isinstance(given, Tensor):
         raise Invalid(
-            f"{label} is {type(given).__name__}, expected a Spec or a Tensor (bind other values with functools.partial)"
+            f"{label} is {type(given).__name__}, expected a Spec, a Tensor or a Var "
+            "(bind other values with functools.partial)"
         )
     device = given.device
     if isinstance(device, tuple):
         raise Invalid(f"{label} lies on several devices {device}, expected one")
     if device is None or device.split(":")[0] in adapter.HOST_DEVICES:
         device = "CPU"
-    return Spec(tuple(given.shape), given.dtype, name, device)
+    return Spec(tuple(_extent(n, label, axis) for axis, n in enumerate(given.shape)), given.dtype, name, device)
+
+
+def _extent(extent: Any, label: str, axis: int) -> int | Var:
+    if isinstance(extent, int):
+        return extent
+    found = symbolic.extent_variable(extent)
+    if found is None or found.multiple != 1:
+        raise Invalid(f"{label}: axis {axis} is computed from variables; expected a number or one variable")
+    return Var(found.name, found.min, found.max)
 
 
 def _named_results(result: Any) -> dict[str, Any]:
@@ -182,24 +206,43 @@ def _owners(fn: Callable[..., Any]) -> list[tuple[str, Any]]:
 class _Trace:
     """One trace: the inputs' placeholders, what was recorded, and the constants that were asked for."""
 
-    def __init__(self, name: str, specs: Sequence[Spec]) -> None:
+    def __init__(self, name: str, given: Sequence[Spec | Var]) -> None:
         self.name = name
         self.recorder = Recorder()
-        self.specs = specs
-        self.device = specs[0].device if specs else "CPU"
+        self.given = given
+        self.specs = [g for g in given if isinstance(g, Spec)]
+        self.variables = _variables(given)
+        self.device = self.specs[0].device if self.specs else "CPU"
         self.names: Labels = {}
         self.values: dict[tuple[Uop, int], bytes] = {}
         self.before: dict[int, Uop] = {}
         self.roots: set[Uop] = set()
         self.held: list[Uop] = []
+        self.inputs: list[Port] = []
+        self.placeholders: list[Any] = []
 
     def begin(self) -> list[Any]:
-        """Make the placeholders; what is older than they are was there before."""
-        self.placeholders = [adapter.new_placeholder(s.shape, s.dtype, s.device) for s in self.specs]
-        marker = adapter.new_placeholder((1,), "uint8", self.device)
+        """Make what stands for the inputs; what is older than that was there before. Returns it in their order."""
+        # The value is not looked at; the largest is in every range that the function may slice by.
+        numbers = {v.name: symbolic.new_variable(v.name, v.min, v.max, v.max) for v in self.variables}
+        made = iter([
+            adapter.new_placeholder([numbers[n.name] if isinstance(n, Var) else n for n in s.shape], s.dtype, s.device)
+            for s in self.specs
+        ])  # fmt: skip
+        marker, _ = adapter.new_placeholder((1,), "uint8", self.device)
         self.first = adapter.age(adapter.view_of(marker.uop).buffer) - len(self.specs)
-        self.inputs = [self.port(str(s.name), t) for s, t in zip(self.specs, self.placeholders, strict=True)]
-        return self.placeholders
+        out = []
+        for given in self.given:
+            if isinstance(given, Var):
+                out.append(numbers[given.name])
+                continue
+            tensor, whole = next(made)
+            port = self.port(str(given.name), whole)
+            names = tuple(n.name if isinstance(n, Var) else n for n in given.shape)
+            self.inputs.append(replace(port, shape=names))
+            self.placeholders += [tensor, whole]
+            out.append(tensor)
+        return out
 
     def remember(self, before: Sequence[tuple[Any, Uop]]) -> None:
         """Take note of the tensors that were there before the function is called."""
@@ -214,20 +257,26 @@ class _Trace:
     def port(self, name: str, tensor: Any) -> Port:
         """Return a realized tensor as an input or output."""
         dtype = adapter.dtype_name(tensor.dtype)
-        shape = tuple(tensor.shape)
-        if not all(isinstance(n, int) for n in shape):
-            raise Invalid(f"output {name!r} has the shape {shape}, which is not fixed")
-        view = None if 0 in shape else adapter.view_of(tensor.uop)
-        return Port(name, dtype, shape, self.device if view is None else view.buffer.device, view)
+        view = None if symbolic.has_zero(tensor.shape) else adapter.view_of(tensor.uop)
+        try:
+            shape = tuple(symbolic.extent_text(n) for n in tensor.shape)
+        except Invalid as e:
+            raise Invalid(f"output {name!r}: {e}") from None
+        most = adapter.itemsize(dtype)
+        for n in tensor.shape:
+            most *= n if isinstance(n, int) else int(n.vmax)
+        return Port(name, dtype, shape, most, self.device if view is None else view.buffer.device, view)
 
     def build(self, calls: Sequence[tuple[Uop, dict[str, int]]], outputs: Sequence[Port]) -> Schedule:
         """Return the schedule that computes `outputs`."""
-        return build(self.name, calls, self.inputs, outputs, names=self.names)
+        return build(self.name, calls, self.inputs, outputs, names=self.names, variables=self.variables)
 
     # What tinygrad asks for while it traces.
 
     def read(self, tensor: Any) -> bytes | memoryview:
         """Return a tensor's bytes; `Invalid` where they depend on an input."""
+        if symbolic.varies(tensor.shape):
+            raise Invalid("the function asks for a tensor's value whose shape varies: it is not known before a run")
         if 0 in tensor.shape:
             return b""
         view = adapter.plain_view(tensor)
@@ -259,6 +308,8 @@ class _Trace:
         if used:
             names = ", ".join(repr(schedule.slots[i].name) for i in used)
             raise Invalid(f"{what} depends on input {names}: it is not known before a run")
+        if varying := schedule.variables_read():
+            raise Invalid(f"{what} depends on variable {varying[0]!r}: it is not known before a run")
         return schedule.drop_inputs()
 
     def write(self, tensor: Any) -> None:
@@ -309,13 +360,8 @@ class _Trace:
             for buffer in adapter.buffers_of(tensor):
                 if buffer not in written or buffer in inputs or adapter.held_bytes(buffer) is not None:
                     continue
-                port = Port(
-                    "kept",
-                    adapter.dtype_name(buffer.dtype),
-                    tuple(buffer.shape),
-                    buffer.device,
-                    adapter.view_of(buffer),
-                )
+                view = adapter.view_of(buffer)
+                port = Port("kept", view.dtype, tuple(buffer.shape), view.nbytes, buffer.device, view)
                 try:
                     schedule = self.without_inputs(self.build(self.recorder.calls, [port]), "a kept tensor")
                 except Invalid:
@@ -325,35 +371,64 @@ class _Trace:
 
 def trace(
     name: str,
-    specs: Sequence[Spec],
+    specs: Sequence[Spec | Var],
     call: Callable[[Sequence[Any]], dict[str, Any]],
     *,
     owners: Sequence[tuple[str, Any]] = (),
     again: bool = False,
 ) -> Schedule:
-    """Return the schedule of `call`, which takes a tensor for each Spec and returns tensors by name.
+    """Return the schedule of `call`, which takes a tensor for each Spec, a number for each Var, and returns tensors.
 
     `owners` are objects, each with the start of a name, whose tensors' names name the constants. With `again`, `call`
     may be traced another time: constants that it makes and keeps are computed now.
     """
     state = _Trace(name, specs)
     with adapter.pinned():
-        for device in {s.device for s in specs} or {state.device}:
+        for device in {s.device for s in state.specs} or {state.device}:
             adapter.rng_counters(device)
-        placeholders = state.begin()
+        arguments = state.begin()
         with contextlib.closing(state), adapter.recording(state.recorder, state) as before:
             state.remember(before)
             state.names.update(_weight_names(owners))
-            results = call(placeholders)
-            outs = {key: adapter.contiguous_output(t, state.device) for key, t in results.items()}
-            adapter.realize([t for t in outs.values() if 0 not in t.shape])
+            results = call(arguments)
+            outs = _outputs(results, state.device)
+            adapter.realize([t for t in outs.values() if not symbolic.has_zero(t.shape)])
             adapter.realize([t for t, was in before if t.uop is not was and adapter.is_pending(t)])
             ports = [state.port(key, t) for key, t in outs.items()]
             state.names.update(_weight_names(owners))
             schedule = state.build(state.recorder.calls, ports)
             if again:
-                state.keep([*(t for t, _ in before), *placeholders, *results.values(), *outs.values()])
+                state.keep([*(t for t, _ in before), *state.placeholders, *results.values(), *outs.values()])
         return fold(schedule)
+
+
+def _outputs(results: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Return the results as tensors that a realize leaves as consecutive bytes of one buffer."""
+    outs: dict[str, Any] = {}
+    seen: set[Uop] = set()
+    for name, tensor in results.items():
+        out = adapter.contiguous_output(tensor, device)
+        if symbolic.varies(tensor.shape):
+            # Copies have one length: what varies is not copied from one output to another but computed for each.
+            node = adapter.root(out.uop)
+            if node in seen or adapter.is_memory(node):
+                out = adapter.own_output(tensor)
+            seen.add(node)
+        outs[name] = out
+    return outs
+
+
+def _variables(given: Sequence[Spec | Var]) -> tuple[Var, ...]:
+    """Return the variables that the inputs are or have in their shapes, each once."""
+    found: dict[str, Var] = {}
+    tensors = {g.name for g in given if isinstance(g, Spec)}
+    for g in given:
+        for v in [g] if isinstance(g, Var) else [n for n in g.shape if isinstance(n, Var)]:
+            if found.setdefault(v.name, v) != v:
+                raise Invalid(f"variable {v.name!r} is given twice, as {found[v.name]} and as {v}")
+            if v.name in tensors:
+                raise Invalid(f"an input and a variable are named {v.name!r}")
+    return tuple(found.values())
 
 
 def read_only(action: Callable[[], Any]) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from rig.errors import Invalid, Refused
@@ -35,14 +36,15 @@ class Evaluator:
                 _fill(block, storage.init)
         self._code = _Code(schedule)
 
-    def run(self, *inputs: bytes | memoryview) -> list[bytes]:
-        """Run once on the bytes of each input; returns the bytes of each output."""
+    def run(self, *inputs: bytes | memoryview, **variables: int) -> list[bytes]:
+        """Run once on the bytes of each input; returns the bytes of each output, at the most where they vary."""
         schedule = self._schedule
+        numbers = {v.name: v.default for v in schedule.variables} | variables
         for at, data in zip(schedule.inputs, inputs, strict=True):
             _fill(self._slots[at], data)
         for call in schedule.calls:
             if isinstance(call, Call):
-                self._code.run(call, [self._address(a) for a in call.args])
+                self._code.run(call, [self._address(a) for a in call.args], numbers)
             else:
                 ctypes.memmove(self._address(call.dst), self._address(call.src), call.nbytes)
         return [ctypes.string_at(_start(self._slots[i]), schedule.slots[i].nbytes) for i in schedule.outputs]
@@ -133,10 +135,11 @@ class _Code:
         self._engine = llvm.create_mcjit_compiler(module, machine)
         self._engine.finalize_object()
 
-    def run(self, call: Call, addresses: list[int]) -> None:
-        """Run one launch to its end."""
+    def run(self, call: Call, addresses: list[int], numbers: Mapping[str, int | None]) -> None:
+        """Run one launch to its end; `numbers` are the variables' values."""
         kernel = self._lowered[call.kernel]
-        words = [addresses[i] for i in kernel.arg_order] + [v & (2**64 - 1) for v in call.values]
-        block = (ctypes.c_uint64 * len(words))(*words)
+        words = [addresses[i] for i in kernel.arg_order]
+        words += [int(numbers[v] or 0) if isinstance(v, str) else v for v in call.values]
+        block = (ctypes.c_uint64 * len(words))(*[word & (2**64 - 1) for word in words])
         form = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
         form(self._engine.get_function_address(f"f{call.kernel}"))(ctypes.addressof(block), 0, kernel.iterations)

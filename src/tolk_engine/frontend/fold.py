@@ -64,6 +64,8 @@ def _foldable(schedule: Schedule) -> set[int]:
 def _worth_keeping(schedule: Schedule, call: Call | CopyCall) -> bool:
     if isinstance(call, CopyCall):
         return True
+    if any(isinstance(v, str) for v in call.values):  # what a run gives
+        return False
     result = sum(schedule.node(ref).nbytes for ref in _targets(call))
     given = sum(schedule.node(ref).nbytes for ref in _sources(call))
     fills_output = not given and any(isinstance(ref, SlotRef) for ref in _targets(call))
@@ -115,7 +117,8 @@ class _Folding:
             name = "" if isinstance(node, Slot) else node.name
             align = max(node.align, 64)
             self.wanted[key] = StorageRef(len(self.storages))
-            self.storages.append(Storage(node.nbytes, node.device, align, 0, None, name, node.dtype, node.shape))
+            shape = tuple(n for n in node.shape if isinstance(n, int))  # what varies is not folded
+            self.storages.append(Storage(node.nbytes, node.device, align, 0, None, name, node.dtype, shape))
         return replace(arg, node=self.wanted[key])
 
     def _values(self) -> list[bytes]:

@@ -9,6 +9,7 @@ from tinygrad.codegen import to_program
 from rig.errors import Error, Invalid, Refused
 from tolk_engine.frontend import adapter
 from tolk_engine.frontend.renderer import HostRenderer, SplitHostRenderer, value_word
+from tolk_engine.frontend.symbolic import variable_names
 from tolk_engine.schedule import Lowered
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ def _program(ast: Any, arch: str) -> Any:
     target = adapter.make_target(arch)
     split = _worth_splitting(*adapter.rough_estimates(ast))
     program = to_program(ast, (SplitHostRenderer if split else HostRenderer)(target))
-    # A wrong guess is rare and costs time only.
+    # A wrong guess is rare and costs time only. A range whose length varies is not cut: its launch is fixed.
+    if split and not all(isinstance(n, int) for n in program.arg.global_size):
+        return to_program(ast, HostRenderer(target))
     if split != _worth_splitting(*adapter.estimates(program)):
         program = to_program(ast, (HostRenderer if split else SplitHostRenderer)(target))
     return program
@@ -69,7 +72,7 @@ def portable_arch(arch: str) -> str:
 def _lowered(ast: Any, program: Any) -> Lowered:
     info = program.arg
     sizes = adapter.access(ast).itemsizes
-    names = adapter.variable_names(ast)
+    names = variable_names(ast)
     text = str(program.src[2].arg)
     for at, name in enumerate(names):
         text = text.replace(value_word(name), str(len(info.globals) + at))
