@@ -149,6 +149,7 @@ NB_MODULE(_core, m) {
   bind_image(m);
   bind_buffer(m);
   bind_program(m);
+  bind_packed(m);
   m.def("refuse_in_callback", &refuse_in_callback, nb::arg("what"),
         "Raise Invalid on a thread that is in a callback which rig makes while it holds a lock of its own.");
   m.def("at_exit", &at_exit, nb::arg("devices"), nb::sig("def at_exit(devices: list[Device]) -> None"),

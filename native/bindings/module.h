@@ -59,6 +59,10 @@ struct PyBuffer {
   bool writable = true;
 };
 
+struct PyProgram {
+  Ref<Program> program;
+};
+
 struct PyImage {
   Ref<Image> image;
 };
@@ -73,6 +77,9 @@ struct PyStepPoints {
   std::vector<Stamp> points;
 };
 
+// Fill in what a load made for a plan: devices, memory, images and the copies of the ints.
+void bind_plan(ProgramPlan& plan, const nb::list& devices, const nb::list& memory, const nb::list& images, const nb::list& ints,
+               bool shared);
 // Throws Invalid if the buffer is dead.
 void require_live(const PyBuffer& buffer);
 FrameInput frame_input(const PyBuffer& buffer);
@@ -84,6 +91,7 @@ void bind_point(nb::module_& m);
 void bind_buffer(nb::module_& m);
 void bind_image(nb::module_& m);
 void bind_program(nb::module_& m);
+void bind_packed(nb::module_& m);
 void bind_call(nb::module_& m);
 void drain_dropped();
 

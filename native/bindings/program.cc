@@ -8,10 +8,6 @@
 namespace rig::python {
 namespace {
 
-struct PyProgram {
-  Ref<Program> program;
-};
-
 // A frame prepared once; its buffers are pinned until it goes.
 struct PyBound {
   Ref<Program> program;
@@ -32,22 +28,11 @@ PyProgram build(nb::handle description, const nb::list& devices, const nb::list&
                 const nb::list& ints, bool shared) {
   ProgramPlan plan;
   Error err;
-  for (nb::handle d : devices) plan.devices.push_back(nb::cast<const PyDevice&>(d).device);
-  for (nb::handle copies : memory) {
-    const auto list = nb::cast<nb::list>(copies);
-    MemoryPlan m;
-    m.two = list.size() == 2;
-    m.shared = shared;
-    m.copies[0] = Ref<Region>(region_in(list[0]));
-    m.copies[1] = m.two ? Ref<Region>(region_in(list[1])) : m.copies[0];
-    plan.memory.push_back(m);
-  }
-  for (nb::handle i : images) plan.images.push_back(nb::cast<const PyImage&>(i).image);
+  bind_plan(plan, devices, memory, images, ints, shared);
   for (nb::handle in : nb::cast<nb::tuple>(description.attr("inputs"))) {
     plan.inputs.push_back({nb::cast<uint32_t>(in.attr("device")), nb::cast<uint64_t>(in.attr("nbytes"))});
   }
   plan.ints = nb::cast<uint64_t>(description.attr("ints"));
-  for (size_t i = 0; i < ints.size() && i < 2; ++i) plan.int_copies[i] = Ref<Region>(region_in(ints[i]));
   const std::vector<Ref<Image>> keep = plan.images;
   PlanReader reader(keep, plan, err);
   if (!reader.read_steps(nb::object(description.attr("steps")))) raise(err);
@@ -157,6 +142,22 @@ void set_ints(PyBound& self, const nb::sequence& ints) {
 }
 
 }  // namespace
+
+void bind_plan(ProgramPlan& plan, const nb::list& devices, const nb::list& memory, const nb::list& images, const nb::list& ints,
+               bool shared) {
+  for (nb::handle d : devices) plan.devices.push_back(nb::cast<const PyDevice&>(d).device);
+  for (nb::handle copies : memory) {
+    const auto list = nb::cast<nb::list>(copies);
+    MemoryPlan m;
+    m.two = list.size() == 2;
+    m.shared = shared;
+    m.copies[0] = Ref<Region>(region_in(list[0]));
+    m.copies[1] = m.two ? Ref<Region>(region_in(list[1])) : m.copies[0];
+    plan.memory.push_back(m);
+  }
+  for (nb::handle i : images) plan.images.push_back(nb::cast<const PyImage&>(i).image);
+  for (size_t i = 0; i < ints.size() && i < 2; ++i) plan.int_copies[i] = Ref<Region>(region_in(ints[i]));
+}
 
 void bind_program(nb::module_& m) {
   nb::class_<PyProgram>(m, "Program", "A built program; use it through rig.program.Loaded.")

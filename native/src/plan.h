@@ -13,7 +13,8 @@
 namespace rig {
 
 struct ValuePlan {
-  enum Kind : uint8_t { fixed, word, address };  // the integer; word `a` of the ints; memory `a` as device `b` sees it
+  // The integer; word `a` of the ints; memory `a` as device `b` sees it; function `b` of image `a`, until it is resolved.
+  enum Kind : uint8_t { fixed, word, address, entry };
   Kind kind = fixed;
   int64_t a = 0;
   int64_t b = 0;
@@ -52,6 +53,7 @@ struct EndPlan {
 struct PartPlan {
   uint32_t kind = RIG_LAUNCH;
   Function function;  // of a launch or a fill
+  ValuePlan callee;   // what it is resolved from, where a reader leaves that for later
   DataPlan params;
   std::vector<RefPlan> refs;
   ValuePlan geometry[7];  // groups, threads, shared

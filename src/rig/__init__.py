@@ -6,6 +6,8 @@ runs programs; `rig.open` opens a model's file. Importing this package opens no 
 
 from __future__ import annotations
 
+import sys
+
 from rig._core import Buffer, Device, Function, Image, Point, StepPoints
 from rig.device import devices, host, memory_device
 from rig.errors import Cancelled, Error, FormatError, Invalid, Lost, OutOfMemory, Refused
@@ -41,12 +43,11 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
     home = _LATER.get(name)
     if home is None:
         raise AttributeError(f"module 'rig' has no attribute {name!r}")
-    value = getattr(import_module(home), name) if home else import_module(f"rig.{name}")
+    __import__(home or f"rig.{name}")  # importlib would have to be imported first
+    value = getattr(sys.modules[home], name) if home else sys.modules[f"rig.{name}"]
     globals()[name] = value
     return value
 

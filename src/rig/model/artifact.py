@@ -23,6 +23,7 @@ from rig.model import zip as archive
 from rig.model.notes import Notes
 from rig.model.record import Record, of_json
 from rig.model.sources import mapped, opened
+from rig.program.packed import Packed, described
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from rig.model.signature import Signature
     from rig.model.sources import Source
-    from rig.program.description import Memory, Program
+    from rig.program.description import Alloc, Program, Rail
 
     Progress = Callable[[int, int], None]
     Weights = Sequence[tuple["Weight", Any]]
@@ -130,16 +131,6 @@ class Initial:
         """
         self._check(self._reader.read_into(self._offset, view))
 
-    def in_place(self) -> memoryview | None:
-        """Return the weight where it lies in a mapped file, checked unless that was not asked for; None if it is not.
-
-        `FormatError` as for `read_into`. The view keeps the mapping, also after the artifact is closed.
-        """
-        view = self._reader.source.mapped(self._offset, self.nbytes)
-        if view is not None and self._reader.checked:
-            self._check(self._reader.sum(view))
-        return view
-
     def check(self) -> None:
         """Read the weight piece by piece and check it, as `read_into` does, without room for the whole."""
         scratch = memoryview(bytearray(min(self.nbytes, _CHUNK)))
@@ -159,12 +150,28 @@ class Initial:
             raise source.error("the bytes after the weight are not zero: the file is damaged", where)
 
 
+class InPlace(Initial):
+    """The bytes of one weight in a mapped artifact."""
+
+    __slots__ = ()
+
+    def in_place(self) -> memoryview | None:
+        """Return the weight where it lies, checked unless that was not asked for; None if it has no bytes.
+
+        `FormatError` as for `read_into`. The view keeps the mapping, also after the artifact is closed.
+        """
+        view = self._reader.source.mapped(self._offset, self.nbytes)
+        if view is not None and self._reader.checked:
+            self._check(self._reader.sum(view))
+        return view
+
+
 class Artifact:
     """An open artifact: its signature, its program, and `initial`, which maps memory indices to weights' bytes.
 
     `weights` says what these are, in the file's order; `members` are the zip's; `notes` are a compiler's, or None.
-    `initial` is what `rig.program.load` takes. `close` (or leaving the context) gives the file back; a loaded program
-    does not need it.
+    `to_load` is the program as `rig.program.load` takes it soonest, and `initial` goes with it. `close` (or leaving the
+    context) gives the file back; a loaded program does not need it.
     """
 
     def __init__(
@@ -181,12 +188,12 @@ class Artifact:
         """
         self.source: Source = mapped(source) if mmap else opened(source)
         self.signature: Signature
-        self.program: Program
-        self.notes: Notes | None = None
+        self.to_load: Program | Packed
         self.members: tuple[archive.Member, ...] = ()
         self.weights: tuple[Weight, ...] = ()
         self.initial: dict[int, Initial] = {}
         self._reader = _Reader(self.source, progress, verify or not mmap)
+        self._initial = InPlace if mmap else Initial
         try:
             self._open()
         except FormatError as error:
@@ -209,19 +216,22 @@ class Artifact:
         self.source.close()
 
     def _open(self) -> None:
-        from rig.program.codec import of_bytes
-
         members, crc32c = _members(self.source)
         manifest = self._manifest(members[3], crc32c)
         self.signature = signatures.of_bytes(self._member(members[0], manifest.signature))
-        self.program = of_bytes(self._member(members[1], manifest.program))
+        self.to_load = _program(self._member(members[1], manifest.program))
         self._weights(members[2], manifest)
         self.notes = manifest.notes
         self.members = members
         try:
-            signatures.check(self.signature, self.program)
+            signatures.check(self.signature, self.to_load)
         except Invalid as error:
             raise FormatError(str(error), "signature.json") from None
+
+    @property
+    def program(self) -> Program:
+        """The program's description, decoded when it is first asked for."""
+        return described(self.to_load)
 
     def _member(self, member: archive.Member, crc32c: int) -> memoryview:
         data = memoryview(bytearray(member.nbytes))
@@ -246,7 +256,7 @@ class Artifact:
             raise self.source.damaged(f"{where}, the header", found, manifest.header)
         entries = safetensors.parse(head, member.nbytes, where)
         tensors = _with_pads(entries, where)
-        memory = self.program.memory
+        memory = self.to_load.memory
         weights = []
         for item in manifest.weights:
             entry, pad = tensors.pop(item.name, (None, 0))
@@ -258,7 +268,7 @@ class Artifact:
             if reason := _unfit(memory[item.memory], size):
                 raise FormatError(f"weight {item.name!r} fills memory[{item.memory}]: {reason}", where)
             at = member.offset + len(head) + entry.begin
-            self.initial[item.memory] = Initial(self._reader, item.name, at, size, pad, item.crc32c)
+            self.initial[item.memory] = self._initial(self._reader, item.name, at, size, pad, item.crc32c)
             self._reader.total += size
             weights.append(Weight(item.name, item.memory, entry.dtype, entry.shape))
         self.weights = tuple(weights)
@@ -270,6 +280,15 @@ def read(source: Any) -> tuple[Program, Signature, dict[int, Initial]]:
     """Open an artifact as `Artifact` does; the file closes when the last weight's `Initial` is gone."""
     artifact = Artifact(source)
     return artifact.program, artifact.signature, artifact.initial
+
+
+def _program(data: memoryview) -> Program | Packed:
+    packed = Packed.read(data)
+    if packed is not None:
+        return packed
+    from rig.program.codec import of_bytes
+
+    return of_bytes(data)
 
 
 def _members(source: Source) -> tuple[tuple[archive.Member, ...], int]:
@@ -321,15 +340,14 @@ def _with_pads(entries: list[safetensors.Entry], where: str) -> dict[str, tuple[
     return tensors
 
 
-def _unfit(memory: Memory, nbytes: int) -> str:
+def _unfit(memory: Alloc | Rail, nbytes: int) -> str:
     """Say why a weight of `nbytes` bytes cannot fill `memory` of an artifact's program, or return an empty string."""
-    from rig.program.description import Alloc
-
-    if not isinstance(memory, Alloc):
+    if not hasattr(memory, "init"):  # a rail
         return "it is no memory that the program makes"
-    if memory.nbytes != nbytes:
-        return f"it has {memory.nbytes} bytes, the weight {nbytes}"
-    return "it has initial data already" if len(memory.init.bytes) or memory.init.holes else ""
+    alloc: Alloc = memory  # type: ignore[assignment]  # or a row with its fields
+    if alloc.nbytes != nbytes:
+        return f"it has {alloc.nbytes} bytes, the weight {nbytes}"
+    return "it has initial data already" if len(alloc.init.bytes) or alloc.init.holes else ""
 
 
 def save(

@@ -57,13 +57,13 @@ def open(
     if not verify and not mmap:
         raise Invalid("verify=False is for mmap=True: what is read is always checked")
     with Artifact(source, progress, mmap=mmap, verify=verify) as artifact:
-        devices = _devices(device, len(artifact.program.devices))
+        devices = _devices(device, len(artifact.to_load.devices))
         for index, one in enumerate(devices if mmap else ()):
             if one.kind != "host":
                 raise Refused(
                     f"mmap=True gives mapped memory to the host, but device {index} is {one.name} ({one.kind})"
                 )
-        return Model(load(artifact.program, devices, initial=artifact.initial), artifact.signature)
+        return Model(load(artifact.to_load, devices, initial=artifact.initial), artifact.signature)
 
 
 def _devices(device: Device | Sequence[Device] | None, count: int) -> tuple[Device, ...]:
@@ -113,7 +113,7 @@ class Model:
         unwritten = [p for p in self._outputs if p.nbytes and not loaded.input_written(p.slot)]
         refuse(f"{p.label}: the program does not write it" for p in unwritten)
         for port in (*self._inputs, *self._outputs):
-            device = loaded.devices[loaded.description.inputs[port.slot].device]
+            device = loaded.devices[loaded.inputs[port.slot].device]
             if device.kind != "host":
                 self._staged[port.slot] = device
         self._idle: list[dict[int, Buffer]] = []
@@ -321,7 +321,7 @@ class Model:
 
     def _run(self, sources: Sequence[Any], results: Sequence[Any], ints: tuple[int, ...] = ()) -> None:
         """Run once from arrays into arrays, and wait until the results are there."""
-        slots: list[Any] = [None] * len(self._loaded.description.inputs)
+        slots: list[Any] = [None] * len(self._loaded.inputs)
         staged = self._staging() if self._staged else {}
         for port, array in zip(self._inputs, sources, strict=True):
             slot = port.slot

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rig.program.description import Program
+    from rig.program.packed import Packed
 
 __all__ = ["FORMAT", "Signature", "Tensor", "Variable", "check", "of_bytes", "to_bytes"]
 
@@ -146,7 +147,7 @@ def version_message(found: int) -> str:
     return f"the file has format {found}, this rig reads format {FORMAT}: {advice}"
 
 
-def check(signature: Signature, program: Program) -> None:
+def check(signature: Signature, program: Program | Packed) -> None:
     """Hold a signature against its program.
 
     `Invalid`, naming the input or output: an empty name or one that is there twice, an unknown element type, a negative
@@ -172,7 +173,7 @@ def check(signature: Signature, program: Program) -> None:
             raise Invalid(f"inputs[{index}] of the program is neither an input nor an output of the signature")
 
 
-def _check_variables(signature: Signature, program: Program) -> None:
+def _check_variables(signature: Signature, program: Program | Packed) -> None:
     names = {tensor.name for tensor in signature.inputs}
     for variable in signature.variables:
         label = f"variable {variable.name!r}"
@@ -188,7 +189,7 @@ def _check_variables(signature: Signature, program: Program) -> None:
 
 
 def _check_tensor(
-    tensor: Tensor, label: str, program: Program, slots: dict[int, str], ranges: Mapping[str, tuple[int, int]]
+    tensor: Tensor, label: str, program: Program | Packed, slots: dict[int, str], ranges: Mapping[str, tuple[int, int]]
 ) -> None:
     dtype(tensor.dtype)
     try:

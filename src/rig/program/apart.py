@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rig._core import Buffer, Device, Image
     from rig.program.description import Part, Program, Step
-    from rig.program.load import Initial
+    from rig.program.initial import Initial
     from rig.program.parts import Found
 
 __all__ = ["load_apart"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rig.errors import Invalid
+from rig.errors import Invalid, Refused
+from rig.program.description import Address, Entry, Fixed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from rig._core import Image
     from rig.program.description import Data, Value
 
-__all__ = ["fill"]
+__all__ = ["fill", "filled"]
 
 _MASK = (1 << 64) - 1
 
@@ -33,3 +35,23 @@ def fill(data: Data, leaf: Callable[[Value], int], place: str) -> bytes | bytear
             raise Invalid(f"{place}.holes[{i}]: the value {value:#x} meets set bits of {bits:#x} at byte {hole.at}")
         out[hole.at : hole.at + size] = (value | bits).to_bytes(size, "little")
     return out
+
+
+def filled(
+    data: Data, place: str, images: Sequence[Image], address: Callable[[int, int], int] | None
+) -> bytes | bytearray | memoryview:
+    """Give `data`'s bytes with its holes filled from the loaded images, and by `address` of a memory and a device.
+
+    Raises Refused, naming `place`, for what no device has; else as `fill`.
+    """
+
+    def leaf(value: Value) -> int:
+        if isinstance(value, Entry):
+            return images[value.image].resolve(value.name).entry
+        if isinstance(value, Address) and address is not None:
+            return address(value.memory, value.on)
+        if isinstance(value, Fixed):
+            return value.value
+        raise Refused(f"{place}: no device of this version has what {value!r} names: handles and rails")
+
+    return fill(data, leaf, place)

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
 from rig import _core
 from rig._core import Buffer, Image
 from rig.errors import OutOfMemory, Refused
 from rig.program.check import check
-from rig.program.description import Address, Alloc, Copies, Entry, Fixed, Program, Rail
-from rig.program.holes import fill
+from rig.program.packed import Packed, described
 from rig.program.run import Loaded
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import TypeVar
 
     from rig._core import Device
-    from rig.program.description import Value
+    from rig.program.description import Alloc, Data, Program
     from rig.program.facts import Rails
+    from rig.program.initial import Initial
 
     _T = TypeVar("_T")
 
-__all__ = ["InPlace", "Initial", "load", "make"]
-
-
-class Initial(Protocol):
-    """First bytes of memory that come from elsewhere than the description, such as a weight in a file."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def read_into(self, view: memoryview) -> None:
-        """Fill `view`, of exactly `nbytes` bytes; called once per copy."""
-
-
-class InPlace(Initial, Protocol):
-    """First bytes that may be used where they lie."""
-
-    def in_place(self) -> memoryview | None:
-        """Return the bytes, which stay as they are while the view is there, or None if they have to be read."""
+__all__ = ["load", "make"]
 
 
 def load(
-    p: Program,
+    p: Program | Packed,
     devices: Sequence[Device],
     *,
     rails: Rails | None = None,
@@ -61,14 +43,20 @@ def load(
     that it does not run; OutOfMemory if memory cannot be made; Lost if a device is lost.
     """
 
-    def build(memory: list[list[Buffer]], images: list[Image], ints: list[Buffer]) -> _core.Program:
-        return _core.build_program(p, list(devices), memory, images, ints, False)
+    if isinstance(p, Packed) and not p.fits(devices):
+        p = described(p)  # whose check says what is wrong, if anything is
+    program = p
 
-    return Loaded(make(p, devices, rails, initial, build), p, tuple(devices))
+    def build(memory: list[list[Buffer]], images: list[Image], ints: list[Buffer]) -> _core.Program:
+        if isinstance(program, Packed):
+            return program.native.build(list(devices), memory, images, ints)
+        return _core.build_program(program, list(devices), memory, images, ints, False)
+
+    return Loaded(make(program, devices, rails, initial, build), program, tuple(devices))
 
 
 def make(
-    p: Program,
+    p: Program | Packed,
     devices: Sequence[Device],
     rails: Rails | None,
     initial: Mapping[int, Initial] | None,
@@ -79,10 +67,9 @@ def make(
     It is given back if anything raises, `build` too. Raises as `load` does.
     """
     _core.refuse_in_callback("a load")
-    check(p, devices, rails)
-    for i, m in enumerate(p.memory):
-        if isinstance(m, Rail):
-            raise Refused(f"memory[{i}]: this version of rig makes no rails, rail {m.rail} cannot be borrowed")
+    if not isinstance(p, Packed):
+        check(p, devices, rails)
+    allocs = _allocs(p)
     images: list[Image] = []
     memory: list[list[Buffer]] = []
     try:
@@ -90,9 +77,9 @@ def make(
             if device.lost:
                 Buffer.create(device, 0)  # raises Lost, with the reason
         _load_images(p, devices, images)
-        lent = _lend(p, devices, initial or {})
-        _make_memory(p, devices, memory, lent)
-        _write_inits(p, devices, memory, images, initial or {}, lent)
+        lent = _lend(p, allocs, devices, initial or {})
+        _make_memory(allocs, devices, memory, lent)
+        _write_inits(allocs, devices, memory, images, initial or {}, lent)
         # Of no words too: a slot may name them.
         memory.append([Buffer.create(_core.host(), 8 * p.ints) for _ in range(2)])
         return build(memory[:-1], images, memory[-1])
@@ -106,46 +93,63 @@ def make(
         raise
 
 
-def _load_images(p: Program, devices: Sequence[Device], images: list[Image]) -> None:
+def _allocs(p: Program | Packed) -> Sequence[Alloc]:
+    """Return the program's memory, or rows with its fields; Refused for what is borrowed of a rail."""
+    for i, m in enumerate(p.memory):
+        if not hasattr(m, "init"):
+            raise Refused(f"memory[{i}]: this version of rig makes no rails, rail {m.rail} cannot be borrowed")
+    return p.memory  # type: ignore[return-value]
+
+
+def _load_images(p: Program | Packed, devices: Sequence[Device], images: list[Image]) -> None:
     for i, image in enumerate(p.images):
-        place = f"images[{i}].binary"
-
-        def leaf(value: Value, place: str = place) -> int:
-            return images[value.image].resolve(value.name).entry if isinstance(value, Entry) else _number(value, place)
-
-        images.append(Image.load(devices[image.device], fill(image.binary, leaf, place)))
+        binary = _filled(image.binary, f"images[{i}].binary", images)
+        images.append(Image.load(devices[image.device], binary))
 
 
-def _number(value: Value, place: str) -> int:
-    if isinstance(value, Fixed):
-        return value.value
-    raise Refused(f"{place}: no device of this version has what {value!r} names: handles and rails")
+def _filled(
+    data: Data, place: str, images: Sequence[Image], address: Callable[[int, int], int] | None = None
+) -> bytes | bytearray | memoryview:
+    """Return `data`'s bytes with each hole filled; `address` gives the address of a memory as a device sees it."""
+    if not data.holes:
+        return data.bytes
+    from rig.program.holes import filled
+
+    return filled(data, place, images, address)
 
 
-def _lend(p: Program, devices: Sequence[Device], initial: Mapping[int, Initial]) -> dict[int, Buffer]:
+def _lend(
+    p: Program | Packed, allocs: Sequence[Alloc], devices: Sequence[Device], initial: Mapping[int, Initial]
+) -> dict[int, Buffer]:
     """Name the initial bytes that are used where they lie, by memory."""
     offers = {i: source for i, source in initial.items() if hasattr(source, "in_place")}
     if not offers:
         return {}
-    from rig.program.uses import written
-
-    kept = written(p)
+    changed = _written(p)
     lent: dict[int, Buffer] = {}
     for i, source in offers.items():
-        m = p.memory[i]
-        fits = isinstance(m, Alloc) and m.copies == Copies.ONE and m.nbytes == source.nbytes and i not in kept
-        if not fits or devices[m.device].kind != "host":  # type: ignore[union-attr]
+        m = allocs[i]
+        if m.copies != 1 or m.nbytes != source.nbytes or i in changed or devices[m.device].kind != "host":
             continue
         view: memoryview | None = source.in_place()
         if view is not None:
             buffer = Buffer.of(view)
-            if buffer.aligned(devices[m.device].alignment):  # type: ignore[union-attr]
+            if buffer.aligned(devices[m.device].alignment):
                 lent[i] = buffer
     return lent
 
 
-def _make_memory(p: Program, devices: Sequence[Device], memory: list[list[Buffer]], lent: Mapping[int, Buffer]) -> None:
-    allocs = [m for m in p.memory if isinstance(m, Alloc)]
+def _written(p: Program | Packed) -> Collection[int]:
+    if isinstance(p, Packed):
+        return frozenset(p.native.written())
+    from rig.program.uses import written
+
+    return written(p)
+
+
+def _make_memory(
+    allocs: Sequence[Alloc], devices: Sequence[Device], memory: list[list[Buffer]], lent: Mapping[int, Buffer]
+) -> None:
     memory.extend([lent[i]] if i in lent else [] for i in range(len(allocs)))
     # The host's memory is made in one piece: fifty weights of a megabyte would each be mapped, without huge pages.
     at_host = [
@@ -164,33 +168,26 @@ def _make_memory(p: Program, devices: Sequence[Device], memory: list[list[Buffer
 
 
 def _write_inits(
-    p: Program,
+    allocs: Sequence[Alloc],
     devices: Sequence[Device],
     memory: list[list[Buffer]],
     images: list[Image],
     initial: Mapping[int, Initial],
     lent: Mapping[int, Buffer],
 ) -> None:
-    for i, m in enumerate(p.memory):
-        assert isinstance(m, Alloc)
+    for i, m in enumerate(allocs):
         if i in lent:
             continue
-        place = f"memory[{i}].init"
         for copy, buffer in enumerate(memory[i]):
             if i in initial:
                 _read_into(buffer, initial[i])
                 continue
 
-            def leaf(value: Value, copy: int = copy, place: str = place) -> int:
-                if isinstance(value, Entry):
-                    return images[value.image].resolve(value.name).entry
-                if isinstance(value, Address):
-                    copies = memory[value.memory]
-                    seen = copies[copy if len(copies) == Copies.TWO else 0].borrow(devices[value.on])
-                    return seen.address
-                return _number(value, place)
+            def address(memory_index: int, on: int, copy: int = copy) -> int:
+                copies = memory[memory_index]
+                return copies[copy if len(copies) == 2 else 0].borrow(devices[on]).address
 
-            data = fill(m.init, leaf, place)
+            data = _filled(m.init, f"memory[{i}].init", images, address)
             if len(data):
                 buffer.view(0, len(data)).write(data)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rig._core import Bound, StepPoints
+from rig.program.packed import described
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rig import _core
     from rig._core import Buffer, Device, Point
-    from rig.program.description import Program
+    from rig.program.description import Input, Program
+    from rig.program.packed import Packed
 
 __all__ = ["Bound", "Frame", "Loaded", "StepPoints"]
 
@@ -39,12 +40,22 @@ class Loaded:
     their first step; different programs run at once.
     """
 
-    __slots__ = ("__weakref__", "_native", "description", "devices")
+    __slots__ = ("__weakref__", "_native", "_program", "devices")
 
-    def __init__(self, native: _core.Program, description: Program, devices: tuple[Device, ...]) -> None:
+    def __init__(self, native: _core.Program, program: Program | Packed, devices: tuple[Device, ...]) -> None:
         self._native = native
-        self.description = description
+        self._program = program
         self.devices = devices
+
+    @property
+    def description(self) -> Program:
+        """The program that was loaded; decoded when it is first asked for, where a load did without."""
+        return described(self._program)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The device and the least bytes of each input."""
+        return self._program.inputs
 
     @property
     def submit_steps(self) -> int:
