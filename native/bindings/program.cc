@@ -107,6 +107,20 @@ nb::tuple run(const PyProgram& self, const nb::sequence& inputs, const nb::seque
   return ends_of(ends);
 }
 
+nb::tuple pause(const PyProgram& self) {
+  Error err;
+  PyGate gate;
+  std::vector<Stamp> last;
+  const bool ok = self.program->pause(&gate, last, err);
+  gate.finish();
+  if (!ok) raise(err);
+  std::vector<Stamp> ends;
+  for (const Stamp& s : last) {
+    if (s.timeline && s.value) ends.push_back(s);
+  }
+  return ends_of(ends);
+}
+
 PyStepPoints step_points(const PyProgram& self) {
   const Ref<Device> host = host_device();
   return {std::vector<Stamp>(self.program->submit_steps(), Stamp{&host->timeline(), 0})};
@@ -169,6 +183,12 @@ void bind_program(nb::module_& m) {
            nb::sig("def bind(self, inputs: collections.abc.Sequence[Buffer], ints: collections.abc.Sequence[int]) -> Bound"))
       .def_prop_ro("submit_steps", [](const PyProgram& p) { return p.program->submit_steps(); })
       .def_prop_ro("host_only", [](const PyProgram& p) { return p.program->host_only(); })
+      .def("memory_written", [](const PyProgram& p, size_t i) { return p.program->memory_written(i); }, nb::arg("index"))
+      .def("pause", &pause, nb::sig("def pause(self) -> tuple[Point, ...]"),
+           "Keep runs out until resume() on this thread, and give the last point of all runs on each device.")
+      .def("resume", [](const PyProgram& p) {
+             if (!p.program->resume()) raise(Code::invalid, "this thread holds no pause of the program");
+           }, "Let runs in again.")
       .def("input_written", [](const PyProgram& p, size_t i) { return p.program->input_written(i); }, nb::arg("index"));
   m.def("build_program", &build, nb::arg("description"), nb::arg("devices"), nb::arg("memory"), nb::arg("images"), nb::arg("ints"),
         nb::arg("shared"),

@@ -18,6 +18,7 @@ void Builder::touch(const SlotPlan& slot, uint32_t device, bool writes) {
   const bool host = device == kOutside || plan_.devices[device]->is_host();
   if (slot.kind == SlotPlan::memory) {
     memory_devices_[slot.index].insert(device);
+    if (writes) p_.memory_written_[slot.index] = true;
     two_ = two_ || plan_.memory[slot.index].two;
   } else if (slot.kind == SlotPlan::ints) {
     ints_devices_.insert(device);
@@ -72,6 +73,7 @@ void Builder::name_steps(const std::vector<StepPlan>& steps, const std::string& 
 
 bool Builder::build() {
   p_.input_written_.assign(plan_.inputs.size(), false);
+  p_.memory_written_.assign(plan_.memory.size(), false);
   memory_devices_.resize(plan_.memory.size());
   for (size_t i = 0; i < plan_.devices.size(); ++i) {
     if (plan_.devices[i]->is_host()) {

@@ -45,6 +45,13 @@ class Program : public Keep {
   const ProgramPlan& plan() const { return plan_; }
   uint32_t submit_steps() const { return submit_steps_; }
   bool input_written(size_t i) const { return input_written_[i]; }
+  bool memory_written(size_t i) const { return memory_written_[i]; }
+
+  // Keep runs out until resume() on the same thread; `ends` receives the last point of all runs on each device, with
+  // value 0 for a device that never ran. Invalid within a run on this thread.
+  bool pause(Gate* gate, std::vector<Stamp>& ends, Error& err);
+  // Let runs in again; false if this thread holds no pause.
+  bool resume();
   // Whether only the host works for it, so that every run is done when it returns.
   bool host_only() const { return host_only_; }
   // Whether its next run is long by estimate, or of unknown length.
@@ -105,6 +112,7 @@ class Program : public Keep {
   std::unique_ptr<Tape> tapes_[2];  // the second null if both copies run the first
   std::vector<InputMapping> mappings_;
   std::vector<bool> input_written_;
+  std::vector<bool> memory_written_;
   std::vector<LoopState> loop_states_;
   uint32_t submit_steps_ = 0;
   int32_t host_index_ = -1;  // the host's index among the devices, -1 if it is none of them

@@ -49,6 +49,18 @@ void Program::leave() {
   run_lock_.unlock();
 }
 
+bool Program::pause(Gate* gate, std::vector<Stamp>& ends, Error& err) {
+  if (!enter(gate, err)) return false;
+  ends = ever_last_;
+  return true;
+}
+
+bool Program::resume() {
+  if (!running_on_this_thread()) return false;
+  leave();
+  return true;
+}
+
 bool Program::check_frame(const Frame& f, Error& err) {
   if (f.input_count != plan_.inputs.size()) {
     return err.set(Code::invalid, "the frame has " + decimal(f.input_count) + " inputs, the program takes " +

@@ -213,6 +213,13 @@ class Model:
             case.learn()
         return case
 
+    def reset(self) -> None:
+        """Let the next call find the state that the first one found: caches, counters, what a function assigned to.
+
+        It waits for the work of earlier calls. A model without state stays as it is. Raises `Lost` if a device is lost.
+        """
+        self._loaded.reset()
+
     def bind(
         self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], variables: Mapping[str, int] | None = None
     ) -> Bound:

@@ -46,13 +46,22 @@ def load(
     if isinstance(p, Packed) and not p.fits(devices):
         p = described(p)  # whose check says what is wrong, if anything is
     program = p
+    state: list[tuple[Buffer, bytes]] = []
 
     def build(memory: list[list[Buffer]], images: list[Image], ints: list[Buffer]) -> _core.Program:
         if isinstance(program, Packed):
-            return program.native.build(list(devices), memory, images, ints)
-        return _core.build_program(program, list(devices), memory, images, ints, False)
+            native = program.native.build(list(devices), memory, images, ints)
+        else:
+            native = _core.build_program(program, list(devices), memory, images, ints, False)
+        for i, copies in enumerate(memory):
+            nbytes = initial[i].nbytes if initial and i in initial else len(program.memory[i].init.bytes)  # type: ignore[union-attr]
+            if nbytes and native.memory_written(i):
+                state.extend((buffer, bytes(buffer.view(0, nbytes).read())) for buffer in copies)
+        if program.ints:
+            state.extend((buffer, bytes(8 * program.ints)) for buffer in ints)
+        return native
 
-    return Loaded(make(program, devices, rails, initial, build), program, tuple(devices))
+    return Loaded(make(program, devices, rails, initial, build), program, tuple(devices), state)
 
 
 def make(

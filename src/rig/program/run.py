@@ -40,10 +40,18 @@ class Loaded:
     their first step; different programs run at once.
     """
 
-    __slots__ = ("__weakref__", "_native", "_program", "devices")
+    __slots__ = ("__weakref__", "_native", "_program", "_state", "devices")
 
-    def __init__(self, native: _core.Program, program: Program | Packed, devices: tuple[Device, ...]) -> None:
+    def __init__(
+        self,
+        native: _core.Program,
+        program: Program | Packed,
+        devices: tuple[Device, ...],
+        state: Sequence[tuple[Buffer, bytes]] = (),
+    ) -> None:
+        """Keep what `rig.program.load` made; `state` is memory that runs write, each with its first bytes."""
         self._native = native
+        self._state = state
         self._program = program
         self.devices = devices
 
@@ -94,6 +102,23 @@ class Loaded:
         runs again afterwards. Raises Lost if a device is lost, or memory waits for work that a lost device never did.
         """
         return self._native.run(frame.inputs, frame.ints, frame.step_points, waits)
+
+    def reset(self) -> None:
+        """Write the first bytes of what runs write once more: the next run finds what the first one found.
+
+        That is memory with an init or initial data, in each copy, and the ints, which become 0. It follows the work of
+        earlier runs; runs of other threads wait meanwhile. Memory without first bytes stays as it is.
+
+        Raises Invalid within a run of this program, and Lost if a device is lost.
+        """
+        ends = self._native.pause()
+        try:
+            for point in ends:
+                point.wait()
+            for buffer, data in self._state:
+                buffer.view(0, len(data)).write(data)
+        finally:
+            self._native.resume()
 
     def bound(self, frame: Frame) -> Bound:
         """Prepare `frame`'s inputs and ints once: ``bound.run()`` then costs little more than its kernels."""

@@ -1,0 +1,91 @@
+"""State of models: tensors that a function assigns to, random counters, and `Model.reset`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tinygrad import Tensor
+
+import rig
+import tolk_engine
+from tolk_engine import Spec, capture
+
+DEVICES: dict[str, Any] = {
+    "host": lambda: None,
+    "memory": lambda: rig.memory_device("far"),
+    "memory out of reach": lambda: rig.memory_device("far", borrows=False, delay=0.001),
+}
+ONE = np.ones(4, "float32")
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Any:
+    return DEVICES[request.param]()
+
+
+@pytest.mark.case("C01")
+def test_a_saved_model_keeps_its_state_and_resets(device: Any, tmp_path: Path) -> None:
+    """Small state lies in the program, large state among the weights; the counter of random numbers is state too."""
+    small = Tensor([1.0, 2.0, 3.0, 4.0], device="CPU")
+    large = Tensor(np.arange(5000, dtype="float32")).to("CPU")
+
+    def f(x: Tensor) -> dict[str, Tensor]:
+        small.assign(small + x)
+        large.assign(large * 2)
+        return {"small": small + 0, "large": large.sum(), "noise": Tensor.rand(2, device="CPU")}
+
+    tolk_engine.compile(capture(f, Spec((4,))), jobs=1).save(tmp_path / "m.rig")
+    model = rig.open(tmp_path / "m.rig", device=device)
+    first = [model(ONE) for _ in range(3)]
+    assert [r.small.tolist() for r in first] == [[n + 1, n + 2, n + 3, n + 4] for n in (1, 2, 3)]
+    assert [float(r.large) for r in first] == [5000 * 4999 / 2 * n for n in (2, 4, 8)]
+    assert len({tuple(r.noise.tolist()) for r in first}) == 3
+    for runs in (3, 1, 2):
+        model.reset()
+        again = [model(ONE) for _ in range(runs)]
+        assert all(np.array_equal(a, b) for x, y in zip(first, again, strict=False) for a, b in zip(x, y, strict=True))
+    other = rig.open(tmp_path / "m.rig")  # another load starts anew
+    assert other(ONE).small.tolist() == [2, 3, 4, 5]
+
+
+def test_a_seed_decides_the_random_numbers(tmp_path: Path) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x + Tensor.rand(4, device="CPU")
+
+    found = []
+    for seed in (3, 3, 4):
+        Tensor.manual_seed(seed)
+        tolk_engine.compile(capture(f, Spec((4,))), jobs=1).save(tmp_path / "m.rig")
+        model = rig.open(tmp_path / "m.rig")
+        found.append([model(ONE).tolist() for _ in range(3)])
+    assert found[0] == found[1] != found[2]
+    assert len({tuple(r) for r in found[0] + found[2]}) == 6
+
+
+def test_a_model_without_state_resets_to_itself(tmp_path: Path) -> None:
+    tolk_engine.compile(capture(lambda x: x * 2, Spec((4,))), jobs=1).save(tmp_path / "m.rig")
+    model = rig.open(tmp_path / "m.rig")
+    model.reset()
+    assert model(ONE).tolist() == [2, 2, 2, 2]
+    model.reset()
+    assert model(ONE).tolist() == [2, 2, 2, 2]
+
+
+def test_weights_stay_where_they_lie_in_a_mapped_file_and_state_does_not(tmp_path: Path) -> None:
+    table = Tensor(np.arange(5000, dtype="float32")).to("CPU")
+    weight = Tensor(np.ones(5000, dtype="float32")).to("CPU")
+
+    def f(x: Tensor) -> Tensor:
+        table.assign(table + weight)
+        return table[:4] + x
+
+    tolk_engine.compile(capture(f, Spec((4,))), jobs=1).save(tmp_path / "m.rig")
+    before = (tmp_path / "m.rig").read_bytes()
+    model = rig.open(tmp_path / "m.rig", mmap=True)
+    assert [model(ONE)[0] for _ in range(3)] == [2, 3, 4]
+    model.reset()
+    assert model(ONE)[0] == 2
+    assert (tmp_path / "m.rig").read_bytes() == before
