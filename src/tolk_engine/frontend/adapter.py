@@ -24,7 +24,8 @@ from tinygrad.tensor import _apply_map_to_tensors, all_tensors
 from tinygrad.uop.ops import GroupOp, Ops, UOp, buffers
 
 from rig.errors import Error, Invalid, Refused
-from tolk_engine.frontend.ordered import ordered
+from tolk_engine.frontend.comparisons import right_comparisons
+from tolk_engine.frontend.repairs import repair
 from tolk_engine.frontend.symbolic import variable_names, varies
 
 __all__ = [
@@ -46,6 +47,8 @@ if _found is None:
     _found = importlib.metadata.version("tinygrad")
 if _found != VERSION:
     raise Refused(f"tinygrad {_found} is installed, this engine works with {VERSION} only")
+
+repair()
 
 Uop: TypeAlias = Any
 """A node of tinygrad's graph."""
@@ -168,7 +171,7 @@ def recording(recorder: Recorder, hooks: Hooks) -> Iterator[list[tuple[Tensor, U
     Every tensor that was there before means the same after, so that the function can be traced again: tinygrad would
     otherwise take for computed what was only recorded.
     """
-    with pinned(), ordered():
+    with pinned(), right_comparisons():
         before = [(t, t.uop) for t in live_tensors()]
         state = {k: dict(getattr(_Tensor, k)) for k in ("_device_seeds", "_device_rng_counters")}
         undo = _patch(recorder, hooks)

@@ -185,6 +185,20 @@ _REWRITE = PatternMatcher([
 ]) + base_rewrite  # fmt: skip
 
 
+def _double_to_bfloat(x: Any) -> Any:
+    """Round once: to a float first, but to one that is odd where it is not exact, so that no tie is made."""
+    near = x.cast(dtypes.float)
+    back, bits = near.cast(dtypes.double), near.bitcast(dtypes.uint)
+    outside = (x < back) & (x >= 0) | (back < x) & (x < 0)  # farther from zero than it should be
+    odd = (back.ne(x) & (bits & 1).eq(0)).where(outside.where(bits - 1, bits + 1), bits)
+    return odd.bitcast(dtypes.float).cast(dtypes.bfloat16)
+
+
+_EXTRA = PatternMatcher([
+    (UPat(Ops.CAST, dtypes.bfloat16, (UPat.var("x", dtypes.double),)), _double_to_bfloat),
+]) + LLVMRenderer.extra_matcher  # fmt: skip
+
+
 def _divide(ctx: dict[Any, str], x: Any) -> str:
     """Render a quotient or remainder of data so that no divisor traps: by zero both are zero."""
     a, b, kind = ctx[x.src[0]], ctx[x.src[1]], ldt(x.dtype)
@@ -228,6 +242,7 @@ class HostRenderer(LLVMRenderer):  # type: ignore[misc]
     has_threads = False
     global_max = (1, 0, 0)
     string_rewrite = _REWRITE
+    extra_matcher = _EXTRA
     code_for_op: ClassVar[dict[Any, Any]] = {**LLVMRenderer.code_for_op, Ops.SQRT: lambda: None}
 
     def __init__(self, target: Any) -> None:
