@@ -79,6 +79,8 @@ def test_changed_text_is_read_as_python_reads_it_or_refused(value: Any, changes:
         (b'"\\u12g4"', 5, "four hexadecimal digits are expected"),
         (b'"\\ud800"', 7, "half of a surrogate pair"),
         (b'"\\udc00"', 7, "half of a surrogate pair"),
+        (b'"\\ud800\\u0041"', 13, "half of a surrogate pair"),
+        (b'"\\ud800x"', 7, "half of a surrogate pair"),
         (b"[" * 65, 64, "nested too deep"),
         (b"[" * 1_000_000, 64, "nested too deep"),
         (b"1" * 301, 301, "too many digits"),

@@ -35,6 +35,7 @@ from kernels import given as input_slot
 from programs import PREAMBLE, body_of, everything, nested, sealed
 
 import rig
+from rig import _core
 from rig.errors import FormatError, Invalid, Refused
 from rig.program import description as d
 from rig.program.check import check
@@ -141,6 +142,19 @@ def test_a_program_of_every_kind_is_taken() -> None:
     assert found.ints == want.ints
     assert described(found) == want
     assert set(found.native.written()) == written(want)
+
+
+def test_which_memory_is_written() -> None:
+    want = taken()
+    copying = d.Submit(0, (d.Copy(1, (), 0, (), 8),), (d.MemorySlot(d.View(1, 0, 8)), d.MemorySlot(d.View(0, 0, 8))))
+    counts = set()
+    for step in (*want.steps, copying):
+        one = msgspec.structs.replace(want, steps=(step,))
+        native = _core.Packed.read(to_bytes(one))
+        assert native is not None
+        assert set(native.written()) == written(one)
+        counts.add(len(native.written()))
+    assert counts == {0, 1, 2}
 
 
 def test_what_only_a_description_says_is_left_to_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from pathlib import Path
+from typing import Any
 
 import made
 import msgspec
@@ -16,6 +17,7 @@ from rig.cli import main
 from rig.errors import FormatError
 from rig.model import zip as archive
 from rig.model.artifact import Artifact, save
+from rig.model.notes import Notes
 from rig.model.summary import summary
 from rig.model.verify import verify
 from rig.program.description import Data, Fixed, Image, Loop, Program
@@ -185,3 +187,30 @@ def test_shared_libraries_and_other_images() -> None:
     assert look(b"SPIR-V, perhaps") == ("of another kind", "", 15, {})
     with pytest.raises(FormatError, match="lead nowhere"):
         look(made.library()[:100])
+
+
+@pytest.mark.parametrize(
+    ("notes", "what"),
+    [
+        ({"kernels": 3}, "notes.kernels: it is 3"),
+        ({"kernels": [{}]}, "'symbol' is missing"),
+        ([], "expected an object"),
+    ],
+)
+def test_notes_that_are_none_are_found_when_they_are_asked_for(tmp_path: Path, notes: Any, what: str) -> None:
+    """A model loads all the same: no run depends on notes."""
+
+    class Wrong(Notes):
+        def to_json(self) -> Any:
+            return notes
+
+    one = made.add_one(4)
+    save(tmp_path / "bad.rig", one.program, one.signature, one.weights, notes=Wrong())
+    assert rig.open(tmp_path / "bad.rig").signature == one.signature
+    with (
+        Artifact(tmp_path / "bad.rig") as artifact,
+        pytest.raises(FormatError, match=f"bad.rig: manifest.json: .*{what}"),
+    ):
+        assert artifact.notes
+    with pytest.raises(FormatError, match=f"bad.rig: manifest.json: .*{what}"):
+        verify(tmp_path / "bad.rig")

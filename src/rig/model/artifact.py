@@ -71,7 +71,6 @@ class _Manifest(Record):
     program: int
     header: int
     weights: tuple[_Sum, ...]
-    notes: Notes | None = None
 
 
 class _Reader:
@@ -169,7 +168,7 @@ class InPlace(Initial):
 class Artifact:
     """An open artifact: its signature, its program, and `initial`, which maps memory indices to weights' bytes.
 
-    `weights` says what these are, in the file's order; `members` are the zip's; `notes` are a compiler's, or None.
+    `weights` says what these are, in the file's order; `members` are the zip's.
     `to_load` is the program as `rig.program.load` takes it soonest, and `initial` goes with it. `close` (or leaving the
     context) gives the file back; a loaded program does not need it.
     """
@@ -190,6 +189,7 @@ class Artifact:
         self.signature: Signature
         self.to_load: Program | Packed
         self.members: tuple[archive.Member, ...] = ()
+        self._notes: object = None
         self.weights: tuple[Weight, ...] = ()
         self.initial: dict[int, Initial] = {}
         self._reader = _Reader(self.source, progress, verify or not mmap)
@@ -221,7 +221,6 @@ class Artifact:
         self.signature = signatures.of_bytes(self._member(members[0], manifest.signature))
         self.to_load = _program(self._member(members[1], manifest.program))
         self._weights(members[2], manifest)
-        self.notes = manifest.notes
         self.members = members
         try:
             signatures.check(self.signature, self.to_load)
@@ -233,6 +232,18 @@ class Artifact:
         """The program's description, decoded when it is first asked for."""
         return described(self.to_load)
 
+    @property
+    def notes(self) -> Notes | None:
+        """A compiler's notes, or None. `FormatError` if they are none: what loads a model does not look at them."""
+        found = self._notes
+        if found is None or isinstance(found, Notes):
+            return found
+        try:
+            self._notes = found = of_json(Notes, found, "notes")
+        except FormatError as error:
+            raise self.source.named(FormatError(str(error), _NAMES[3])) from None
+        return found
+
     def _member(self, member: archive.Member, crc32c: int) -> memoryview:
         data = memoryview(bytearray(member.nbytes))
         found = self.source.read_into(member.offset, data)
@@ -243,7 +254,10 @@ class Artifact:
     def _manifest(self, member: archive.Member, crc32c: int) -> _Manifest:
         data = self._member(member, crc32c)
         try:
-            return of_json(_Manifest, _core.read_json(data))
+            read = _core.read_json(data)
+            if isinstance(read, dict):
+                self._notes = read.pop("notes", None)
+            return of_json(_Manifest, read)
         except FormatError as error:
             raise FormatError(str(error), member.name) from None
 
@@ -413,7 +427,10 @@ def _write(
             items.append(_Sum(weight.name, weight.memory, crc32c))
     from msgspec import json
 
-    manifest = json.encode(_Manifest(FORMAT, sums[0], sums[1], sums[2], tuple(items), notes).to_json())
+    held = _Manifest(FORMAT, sums[0], sums[1], sums[2], tuple(items)).to_json()
+    if notes is not None:
+        held["notes"] = notes.to_json()
+    manifest = json.encode(held)
     members[3].nbytes = len(manifest)
     crc32c = _put(fd, members[3], members[3].offset, manifest)
     plan = archive.layout(members, _COMMENT % (FORMAT, crc32c))

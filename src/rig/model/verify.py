@@ -60,7 +60,7 @@ def verify(source: Any, progress: Callable[[int, int], None] | None = None) -> R
 
     These are: the layout and each checksum, the zip's own included; the program against its rules, for devices of the
     archs that it names; each image's own tables, what it needs, and that it has the functions that are launched; and
-    that the signature fits: no run writes an input, and each output is written.
+    that the signature fits: no run writes an input, and each output is written; and that notes are notes.
 
     `source` and `progress` are as for `rig.open`. `FormatError` with the place of the first fault.
     """
@@ -71,6 +71,7 @@ def verify(source: Any, progress: Callable[[int, int], None] | None = None) -> R
         try:
             found = _program(artifact.program)
             _signature(artifact)
+            _ = artifact.notes  # decoded, and refused, when they are asked for
         except FormatError as error:
             raise artifact.source.named(error) from None
         except Invalid as error:
