@@ -21,14 +21,14 @@ from tolk_engine.schedule import Schedule, SlotRef, StorageRef, Var
 from tolk_engine.target import Target, target
 
 if TYPE_CHECKING:
-    from tolk_engine.frontend import Spec, capture, from_onnx
+    from tolk_engine.frontend import CFunction, Spec, capture, from_onnx
 
 __all__ = [
-    "Compiled", "Linked", "Progress", "Renderer", "Schedule", "SlotRef", "Spec", "Storage", "StorageRef", "Target",
-    "Var", "capture", "compile", "from_onnx", "link", "renderer", "run", "slots", "target",
+    "CFunction", "Compiled", "Linked", "Progress", "Renderer", "Schedule", "SlotRef", "Spec", "Storage",
+    "StorageRef", "Target", "Var", "capture", "compile", "from_onnx", "link", "renderer", "run", "slots", "target",
 ]  # fmt: skip
 
-_LATER = ("Spec", "capture", "from_onnx")
+_LATER = ("CFunction", "Spec", "capture", "from_onnx")
 
 
 def __getattr__(name: str) -> Any:

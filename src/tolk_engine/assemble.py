@@ -167,7 +167,7 @@ class _Builder:
         self._devices = devices
         self._inputs: list[d.Input] = []
         self._memory: list[d.Memory] = []
-        self._images: dict[int, int] = {}
+        self._images: dict[tuple[int, int], int] = {}  # by device and library
         self._steps: list[d.Step] = []
         self._places: dict[SlotRef | StorageRef, _Place] = {}
         self._bound: tuple[int, ...] = ()
@@ -320,7 +320,7 @@ class _Builder:
             self._fixed[place.index] = d.Access.READ_WRITE if writes else d.Access.READ
 
     def _launch(self, code: Code, device: int, params: d.Data, refs: tuple[d.Ref, ...]) -> d.Launch:
-        image = self._images.setdefault(device, len(self._images))
+        image = self._images.setdefault((device, code.library), len(self._images))
         count = blocks(code.ops, code.mem, code.iterations)
         one = d.Fixed(1)
         groups, threads = (d.Fixed(count), one, one), (d.Fixed(code.iterations), one, one)
@@ -366,11 +366,13 @@ class _Builder:
     def finish(self) -> Assembly:
         """Return what was built."""
         arch = self._compiled.target.requires
-        images = tuple(d.Image(device, d.Data(self._compiled.image)) for device in self._images)
+        binaries = (*self._compiled.libraries, self._compiled.image)  # -1 is the last
+        images = tuple(d.Image(device, d.Data(binaries[library])) for device, library in self._images)
+        runs = {device for device, _ in self._images}
         count = max((i for pair in self._names.values() for i in pair), default=0) + 1
         arches = [arch] * count
         for i, device in enumerate(self._devices):
-            if i not in self._images:
+            if i not in runs:
                 arches[i] = device.arch  # it runs no code of ours: whatever it is will do
         ints = len(self._words)
         program = d.Program(tuple(arches), tuple(self._memory), images, tuple(self._inputs), ints, tuple(self._steps))

@@ -11,11 +11,11 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rig.errors import Invalid
-from tolk_engine import image
+from tolk_engine import elf, image
 from tolk_engine.access import Accesses, accesses
 from tolk_engine.plan import Plan, lifetimes, plan
 from tolk_engine.renderer import Renderer, of_target
-from tolk_engine.schedule import Call, CopyCall, Lowered, Schedule, SlotRef
+from tolk_engine.schedule import Call, CopyCall, Foreign, Kernel, Lowered, Schedule, SlotRef
 from tolk_engine.target import Target, default, parse
 from tolk_engine.workers import Workers
 
@@ -39,7 +39,10 @@ _PATIENCE = 0.25  # seconds between two calls of `progress` while code is made
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A compiled kernel: function `symbol` of the image; for the rest see `tolk_engine.schedule.Lowered`."""
+    """A compiled kernel: function `symbol` of the image, or of library `library` if that is not negative.
+
+    For the rest see `tolk_engine.schedule.Lowered`.
+    """
 
     symbol: str
     name: str
@@ -48,6 +51,7 @@ class Code:
     mem: int
     arg_order: tuple[int, ...]
     n_values: int
+    library: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,8 @@ class Compiled:
     """A schedule with its code: what `link` takes and `save` writes.
 
     `schedule` has no kernels any more: call i's ``kernel`` indexes `kernels`. `image` is the flat image that holds all
-    of them; `plan` places the storage; `compiler` says what made it.
+    of them but those of `libraries`, shared libraries as they are; `plan` places the storage; `compiler` says what made
+    it.
     """
 
     schedule: Schedule
@@ -65,6 +70,7 @@ class Compiled:
     plan: Plan = field(repr=False)
     accesses: Accesses = field(repr=False)
     compiler: str
+    libraries: tuple[bytes, ...] = field(default=(), repr=False)
 
     @property
     def signature(self) -> Signature:
@@ -162,20 +168,40 @@ def compile(
         order, lowered = _write(schedule, source, backend, steps)
         objects = list(backend.finish(steps))
     steps.tell("joining")
+    foreign, libraries = _foreign(schedule, target)
+    lowered |= {i: k.lowered() for i, k in enumerate(schedule.kernels) if isinstance(k, Foreign)}
     found = accesses(schedule, [lowered.get(i) for i in range(len(schedule.kernels))])
     data = image.flat(objects, target.requires, calling=int(target.windows))
     codes = list(dict.fromkeys(order.values()))
+    order |= {i: len(codes) + n for n, i in enumerate(foreign)}
     calls = tuple(replace(c, kernel=order[c.kernel]) if isinstance(c, Call) else c for c in schedule.calls)
     first = {symbol: next(i for i in order if order[i] == symbol) for symbol in codes}
-    kernels = tuple(_code(symbol, lowered[first[symbol]]) for symbol in codes)
+    kernels = (*(_code(symbol, lowered[first[symbol]]) for symbol in codes), *foreign.values())
     steps.done(1, "done")
     made_by = ", ".join(filter(None, (schedule.compiler, renderer.version)))
-    return Compiled(replace(schedule, kernels=(), calls=calls), kernels, data, target, planned, found, made_by)
+    plain = replace(schedule, kernels=(), calls=calls)
+    return Compiled(plain, kernels, data, target, planned, found, made_by, libraries)
 
 
 def _wanted(schedule: Schedule) -> list[int]:
-    """Return the kernels that calls use, in the order of first use."""
-    return list(dict.fromkeys(call.kernel for call in schedule.calls if isinstance(call, Call)))
+    """Return the kernels to compile that calls use, in the order of first use."""
+    used = dict.fromkeys(call.kernel for call in schedule.calls if isinstance(call, Call))
+    return [i for i in used if isinstance(schedule.kernels[i], Kernel)]
+
+
+def _foreign(schedule: Schedule, target: Target) -> tuple[dict[int, Code], tuple[bytes, ...]]:
+    """Return the kernels that are compiled already, and the libraries that they are in."""
+    libraries: dict[bytes, int] = {}
+    codes = {}
+    for index, k in enumerate(schedule.kernels):
+        if isinstance(k, Foreign):
+            found = elf.machine(k.library)
+            if found != target.instruction_set:
+                raise Invalid(f"function {k.symbol!r} is {found or 'no'} code, the target is {target.requires}")
+            library = libraries.setdefault(k.library, len(libraries))
+            order = tuple(range(len(k.aligns)))
+            codes[index] = Code(k.symbol, k.symbol, k.iterations, k.ops, k.mem, order, k.n_values, library)
+    return codes, tuple(libraries)
 
 
 def _code(symbol: int, kernel: Lowered) -> Code:
@@ -261,7 +287,7 @@ class _Source:
         self._workers = Workers(min(count, len(wanted)), renderer.target) if count > 1 and len(wanted) > 1 else None
         self._started: dict[int, Future[Lowered]] = {}
         if self._workers is not None:
-            started = self._workers.lower([schedule.kernels[i] for i in wanted])
+            started = self._workers.lower([k for i in wanted if isinstance(k := schedule.kernels[i], Kernel)])
             self._started = dict(zip(wanted, started, strict=True))
 
     def __enter__(self) -> _Source:
@@ -273,6 +299,7 @@ class _Source:
 
     def lower(self, index: int) -> Lowered:
         kernel = self._kernels[index]
+        assert isinstance(kernel, Kernel)  # it is wanted
         if self._workers is None:
             return self._renderer.render(kernel)
         return _await(self._started[index], self._steps, kernel.name)

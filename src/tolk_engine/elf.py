@@ -14,7 +14,7 @@ from rig.errors import FormatError
 
 __all__ = [
     "ALLOC", "EXEC", "FUNC", "GLOBAL", "MACHINES", "NOBITS", "TLS", "WRITE", "Object", "Relocation", "Section",
-    "Symbol", "parse",
+    "Symbol", "machine", "parse",
 ]  # fmt: skip
 
 MACHINES = {62: "x86_64", 183: "arm64"}
@@ -24,11 +24,20 @@ NOBITS = 8  # the type of a section that has no bytes in the file
 GLOBAL, FUNC = 1, 2  # a symbol's binding and type
 
 _SYMTAB, _RELA, _REL = 2, 4, 9
+_SHARED = 3  # the type of a shared library's file
 _RESERVED = 0xFF00  # section numbers from here on mean something else: absolute, common, extended
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
+
+
+def machine(library: bytes) -> str:
+    """Return the instruction set of a shared library, empty for what is none that this engine knows."""
+    kind = int.from_bytes(library[16:18], "little")
+    if len(library) < 64 or library[:7] != b"\x7fELF\x02\x01\x01" or kind != _SHARED:
+        return ""
+    return MACHINES.get(int.from_bytes(library[18:20], "little"), "")
 
 
 @dataclass(frozen=True, slots=True)

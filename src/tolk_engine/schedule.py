@@ -14,7 +14,7 @@ from typing import TypeAlias
 from rig.errors import Invalid
 
 __all__ = [
-    "Arg", "Call", "CopyCall", "Kernel", "Lowered", "Node", "Ref", "Schedule", "Slot", "SlotRef", "Storage",
+    "Arg", "Call", "CopyCall", "Foreign", "Kernel", "Lowered", "Node", "Ref", "Schedule", "Slot", "SlotRef", "Storage",
     "StorageRef", "Var",
 ]  # fmt: skip
 
@@ -130,6 +130,33 @@ class Kernel:
     ast: object = field(compare=False, repr=False)
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Foreign:
+    """A kernel that is compiled already: function `symbol` of the shared library `library`, its bytes.
+
+    It has the host's calling form, ``void f(const uint64_t *words, uint64_t begin, uint64_t end)``: the words are the
+    addresses of a call's args in order, then its values. `aligns` are the args' element sizes; for the rest see
+    `Kernel` and `Lowered`.
+    """
+
+    key: str
+    name: str
+    library: bytes = field(compare=False, repr=False)
+    symbol: str
+    aligns: tuple[int, ...]
+    n_values: int = 0
+    iterations: int = 1
+    ops: int = 0
+    mem: int = 0
+
+    def lowered(self) -> Lowered:
+        """Return what a kernel's text says beside the text, which there is none of."""
+        order = tuple(range(len(self.aligns)))
+        return Lowered(
+            "", self.name, self.iterations, self.ops, self.mem, order, self.n_values, self.aligns
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One launch of kernel `kernel` on `device`.
@@ -168,7 +195,7 @@ class Schedule:
     name: str
     slots: tuple[Slot, ...]
     storages: tuple[Storage, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Kernel | Foreign, ...]
     calls: tuple[Call | CopyCall, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tolk_engine.frontend.capture import Spec, capture
+from tolk_engine.frontend.capture import capture
 from tolk_engine.frontend.evaluate import evaluate
 from tolk_engine.frontend.fold import fold
+from tolk_engine.frontend.foreign import CFunction
 from tolk_engine.frontend.lower import lower
 from tolk_engine.frontend.onnx import from_onnx
+from tolk_engine.frontend.spec import Spec
 
-__all__ = ["Spec", "capture", "evaluate", "fold", "from_onnx", "lower"]
+__all__ = ["CFunction", "Spec", "capture", "evaluate", "fold", "from_onnx", "lower"]

@@ -21,7 +21,7 @@ from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.engine.realize import capturing
 from tinygrad.helpers import Context, Target
 from tinygrad.tensor import _apply_map_to_tensors, all_tensors
-from tinygrad.uop.ops import GroupOp, Ops, UOp, buffers
+from tinygrad.uop.ops import GroupOp, KernelInfo, Ops, UOp, buffers
 
 from rig.errors import Error, Invalid, Refused
 from tolk_engine.frontend.comparisons import right_comparisons
@@ -30,11 +30,11 @@ from tolk_engine.frontend.symbolic import variable_names, varies
 
 __all__ = [
     "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
-    "as_tensor", "bound_values", "buffers_of", "constant", "contiguous_output", "dtype_name", "dtype_of",
-    "estimates", "held_bytes", "hold", "is_memory", "is_pending", "is_placeable", "itemsize", "kernel_key",
-    "kind_of", "live_tensors", "make_target", "new_held", "new_placeholder", "onnx_runner", "own_output", "pinned",
-    "plain_view", "realize", "recording", "release", "replace_everywhere", "rng_counters", "root",
-    "rough_estimates", "view_of", "written_buffers",
+    "as_tensor", "bound_values", "buffers_of", "call_opaque", "constant", "contiguous_output", "dtype_name",
+    "dtype_of", "estimates", "held_bytes", "hold", "is_memory", "is_pending", "is_placeable", "itemsize",
+    "kernel_name", "kind_of", "live_tensors", "make_target", "new_held", "new_placeholder",
+    "onnx_runner", "own_output", "pinned", "plain_view", "realize", "recording", "release", "replace_everywhere",
+    "rng_counters", "root", "rough_estimates", "view_of", "written_buffers",
 ]  # fmt: skip
 
 VERSION = "0.14.0"
@@ -63,9 +63,9 @@ _LOCK = threading.RLock()
 # What decides the generated code, and what would make tinygrad open a device or search. DEFAULT_FLOAT, TRAINING and
 # such, which decide what a tensor function means, stay as the caller set them.
 _SETTINGS: dict[str, Any] = {
-    "ALLOW_DEVICE_USAGE": 0, "BEAM": 0, "CAPTURING": 1, "CCACHE": 0, "DEV": "CPU", "DISABLE_FAST_IDIV": 1,
-    "EMULATED_DTYPES": "", "IMAGE": 0, "NOOPT": 0, "NUM_CPU_THREADS": 1, "TC": 1, "TC_OPT": 0, "TC_SELECT": -1,
-    "TRANSCENDENTAL": 1, "VALIDATE_WITH_CPU": 0, "VIZ": 0,
+    "ALLOW_DEVICE_USAGE": 0, "ALLOW_TF32": 0, "BEAM": 0, "CAPTURING": 1, "CCACHE": 0, "DEV": "CPU",
+    "DISABLE_FAST_IDIV": 1, "EMULATED_DTYPES": "", "IMAGE": 0, "NOLOCALS": 0, "NOOPT": 0, "NUM_CPU_THREADS": 1, "TC": 1,
+    "TC_OPT": 0, "TC_SELECT": -1, "TRANSCENDENTAL": 1, "TUPLE_ORDER": 1, "VALIDATE_WITH_CPU": 0, "VIZ": 0,
 }  # fmt: skip
 
 _NAMES: dict[Any, str] = {
@@ -461,6 +461,23 @@ def plain_view(tensor: Tensor) -> View | None:
     return view_of(source) if node.op is Ops.BUFFER and isinstance(node.device, str) else None
 
 
+def call_opaque(name: str, outputs: Sequence[Uop], inputs: Sequence[Uop]) -> list[Uop]:
+    """Return `outputs` after one kernel `name` that writes them from `inputs`, which tinygrad leaves as it is."""
+
+    def body(*places: Uop) -> Uop:
+        given = [p.flatten()[0].cast(dtypes.float32) for p in places[len(outputs) :]]
+        value = sum(given[1:], given[0]) if given else UOp.const(0.0)
+        stores = [p.flatten()[0].store(value.cast(p.dtype)) for p in places[: len(outputs)]]
+        return UOp.sink(*stores, arg=KernelInfo(name=name))
+
+    return list(UOp.custom_kernel(*outputs, *inputs, fxn=body)[: len(outputs)])
+
+
+def kernel_name(call: Uop) -> str:
+    """Return the name that a recorded kernel was given, or tinygrad's own for all others."""
+    return str(getattr(call.src[0].arg, "name", ""))
+
+
 def kind_of(call: Uop) -> str:
     """Return what a recorded call does: ``kernel``, ``copy``, or tinygrad's own name of something else."""
     op = call.src[0].op
@@ -488,11 +505,6 @@ def bound_values(call: Uop, values: dict[str, int]) -> dict[str, int]:
             raise Invalid(f"variable {name!r} has no value")
         found[name] = int(value if isinstance(value, int) else value.arg)
     return found
-
-
-def kernel_key(ast: Uop) -> str:
-    """Return a name for the kernel that is the same for equal kernels in any process."""
-    return str(ast.key.hex())
 
 
 @dataclass(frozen=True, slots=True)

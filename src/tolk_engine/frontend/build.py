@@ -10,7 +10,22 @@ from typing import TypeAlias
 from rig.errors import Invalid
 from tolk_engine.frontend import adapter, symbolic
 from tolk_engine.frontend.adapter import Uop
-from tolk_engine.schedule import Arg, Call, CopyCall, Kernel, Ref, Schedule, Slot, SlotRef, Storage, StorageRef, Var
+from tolk_engine.frontend.foreign import ForeignCall, known
+from tolk_engine.frontend.identity import kernel_key
+from tolk_engine.schedule import (
+    Arg,
+    Call,
+    CopyCall,
+    Foreign,
+    Kernel,
+    Ref,
+    Schedule,
+    Slot,
+    SlotRef,
+    Storage,
+    StorageRef,
+    Var,
+)
 
 __all__ = ["STORAGE_ALIGN", "Labels", "Port", "build"]
 
@@ -125,7 +140,8 @@ class _Builder:
     def kernel(self, call: Uop, values: dict[str, int]) -> _Work:
         """Return a kernel's launch."""
         ast = call.src[0]
-        how = adapter.access(ast)
+        foreign = known(adapter.kernel_name(call))
+        how = adapter.access(ast) if foreign is None else _foreign_access(foreign)
         areas = []
         for argument, size in zip(adapter.arguments(call), how.itemsizes, strict=True):
             view = adapter.view_of(argument)
@@ -140,6 +156,10 @@ class _Builder:
             areas.append((memory, view.offset, view.nbytes))
         device = areas[0][0].device
         given = {v.name for v in self.variables}
+        if foreign is not None:
+            if missing := [v for v in foreign.values if isinstance(v, str) and v not in given]:
+                raise Invalid(f"{foreign.kernel.symbol} takes variable {missing[0]!r}, which is no input of the run")
+            return _Work(areas, how.reads, how.writes, how.whole, device, foreign.kernel, foreign.values)
         words = tuple(n if n in given else v for n, v in adapter.bound_values(call, values).items())
         return _Work(areas, how.reads, how.writes, how.whole, device, ast, words)
 
@@ -279,7 +299,7 @@ class _Builder:
         storages: dict[int, int] = {}
         made: list[Storage] = []
         kernels: dict[str, int] = {}
-        table: list[Kernel] = []
+        table: list[Kernel | Foreign] = []
         calls: list[Call | CopyCall] = []
 
         def arg(area: tuple[_Memory, int, int]) -> Arg:
@@ -302,10 +322,11 @@ class _Builder:
             if item.ast is None:
                 calls.append(CopyCall(args[0], args[1], args[0].nbytes))
                 continue
-            key = adapter.kernel_key(item.ast)
+            foreign = item.ast if isinstance(item.ast, Foreign) else None
+            key = kernel_key(item.ast) if foreign is None else foreign.key
             if key not in kernels:
                 kernels[key] = len(table)
-                table.append(Kernel(key, f"kernel{len(table)}", item.ast))
+                table.append(foreign or Kernel(key, f"kernel{len(table)}", item.ast))
             partly = tuple(w for w in item.writes if w not in item.whole)
             reads = tuple(sorted({*item.reads, *partly}))
             calls.append(Call(kernels[key], args, reads, item.writes, item.device, item.values))
@@ -314,6 +335,13 @@ class _Builder:
             name, tuple(slots), tuple(made), tuple(table), tuple(calls), tuple(range(count)),
             tuple(range(count, count + len(self.outputs))), f"tinygrad {adapter.VERSION}", self.variables,
         )  # fmt: skip
+
+
+def _foreign_access(foreign: ForeignCall) -> adapter.Access:
+    """Return how a foreign kernel uses its arguments: it writes the outputs whole and reads the inputs."""
+    aligns = foreign.kernel.aligns
+    outputs = tuple(range(foreign.outputs))
+    return adapter.Access(tuple(range(foreign.outputs, len(aligns))), outputs, outputs, aligns)
 
 
 def _variables(calls: Sequence[tuple[Uop, dict[str, int]]], given: tuple[Var, ...]) -> tuple[Var, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rig.errors import Invalid, Refused
 from tolk_engine.frontend.lower import lower
-from tolk_engine.schedule import Arg, Call, Schedule, SlotRef
+from tolk_engine.schedule import Arg, Call, Foreign, Schedule, SlotRef
 
 __all__ = ["Evaluator", "evaluate"]
 
@@ -117,7 +117,11 @@ class _Code:
         import llvmlite.binding as llvm
 
         arch, processor = _host_arch()
-        self._lowered = [lower(kernel, arch) for kernel in schedule.kernels]
+        self._lowered = []
+        for kernel in schedule.kernels:
+            if isinstance(kernel, Foreign):
+                raise Invalid(f"the function asks for a tensor's value that {kernel.symbol} makes, a foreign function")
+            self._lowered.append(lower(kernel, arch))
         texts = [k.text.replace("__K__", f"k{i}").replace("__W__", f"f{i}") for i, k in enumerate(self._lowered)]
         module = llvm.parse_assembly("\n".join(texts))
         target = llvm.Target.from_triple(llvm.get_process_triple())

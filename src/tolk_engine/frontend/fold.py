@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tolk_engine.frontend import adapter
 from tolk_engine.frontend.evaluate import evaluate
-from tolk_engine.schedule import Arg, Call, CopyCall, Ref, Schedule, Slot, SlotRef, Storage, StorageRef
+from tolk_engine.schedule import Arg, Call, CopyCall, Foreign, Ref, Schedule, Slot, SlotRef, Storage, StorageRef
 
 __all__ = ["fold"]
 
@@ -64,7 +64,8 @@ def _foldable(schedule: Schedule) -> set[int]:
 def _worth_keeping(schedule: Schedule, call: Call | CopyCall) -> bool:
     if isinstance(call, CopyCall):
         return True
-    if any(isinstance(v, str) for v in call.values):  # what a run gives
+    kernel = schedule.kernels[call.kernel]
+    if isinstance(kernel, Foreign) or any(isinstance(v, str) for v in call.values):  # not ours to run; what a run gives
         return False
     result = sum(schedule.node(ref).nbytes for ref in _targets(call))
     given = sum(schedule.node(ref).nbytes for ref in _sources(call))
@@ -74,7 +75,7 @@ def _worth_keeping(schedule: Schedule, call: Call | CopyCall) -> bool:
     if given > _GENERATED:
         return False
     with adapter.pinned():
-        return adapter.rough_estimates(schedule.kernels[call.kernel].ast)[0] >= _COSTLY * result
+        return adapter.rough_estimates(kernel.ast)[0] >= _COSTLY * result
 
 
 class _Folding:

@@ -18,8 +18,9 @@ from tinygrad import Tensor
 
 from rig.errors import Invalid
 from tolk_engine.frontend import adapter, onnx_operators
-from tolk_engine.frontend.capture import Spec, read_only, trace
+from tolk_engine.frontend.capture import read_only, trace
 from tolk_engine.frontend.onnx_shapes import Decision, Declared, decide
+from tolk_engine.frontend.spec import Spec
 
 if TYPE_CHECKING:
     from tolk_engine.frontend.onnx_normalise import Normal
