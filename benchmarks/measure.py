@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -34,7 +35,8 @@ class Result:
     """One row: a work's figure, its reference's, and how they compare.
 
     `goal` bounds the ratio where there is a reference, else the value; from below with `at_least`, for rates.
-    With `on_extra` it bounds the value minus the reference's. `side` holds further figures by name.
+    With `on_extra` it bounds the value minus the reference's. An infinite goal is none: the figure is reported. `side`
+    holds further figures by name.
     """
 
     work: str
@@ -76,7 +78,7 @@ class Result:
             "ratio": self.ratio,
             "extra": self.extra,
             "n": self.n,
-            "goal": self.goal,
+            "goal": None if self.goal == math.inf else self.goal,
             "met": self.met,
             "value_q1": self.value.low,
             "value_q3": self.value.high,
@@ -93,6 +95,8 @@ class Result:
             ratio = f"+{self.extra:.3g} {self.unit}"
         goal = f"{'at least ' if self.at_least else ''}{self.goal:g}"
         reached = "yes" if self.met else "**no**"
+        if self.goal == math.inf:
+            goal, reached = "none", "-"
         side = ", ".join(f"{name} {_figure(value)}" for name, value in self.side.items())
         value = f"{_spread(self.value)} {self.unit}"
         return f"| `{self.work}`: {self.what} | {value} | {against} | {ratio} | {goal} | {reached} | {side} |"

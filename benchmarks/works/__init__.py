@@ -14,6 +14,7 @@ from benchmarks.works import (
     load2000,
     load_warm,
     model_call,
+    models,
     outputs60,
     split2,
     wait2,
@@ -34,4 +35,7 @@ ALL: dict[str, Callable[[], Result]] = {
     "copy64m_move": copy64m.measure_move,
     "split2": split2.measure,
     "split2_many": split2.measure_many,
+    "ort_silero": models.measure_silero,
+    "ort_magika": models.measure_magika,
+    "ort_nudenet": models.measure_nudenet,
 }
