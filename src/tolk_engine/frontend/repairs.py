@@ -2,9 +2,10 @@
 
 - The range of a sum, a product or a cast that does not fit into its type: values wrap, so that it may be anything.
   Taken for the range of numbers that do not wrap, it drops the check of an index and answers comparisons before a run.
+- An index of a narrow type: where it counts from the end, or several make one, the sum is of its type, and wraps.
 - An index of type uint64: compared with whole numbers that have a sign it became a float, which holds 24 bits.
 
-Both make results right that were wrong, and change no others, so that they may stay.
+They make results right that were wrong, and change no others, so that they may stay.
 """
 
 from __future__ import annotations
@@ -22,16 +23,40 @@ __all__ = ["repair"]
 
 @functools.cache
 def repair() -> None:
-    """Replace the two functions; once."""
+    """Replace the functions that do so; once."""
     ranges = UOp.__dict__["_min_max"]
     ranges.func = functools.partial(_range, ranges.func)
     one_hot = Tensor._one_hot_along_dim
 
     @functools.wraps(one_hot)
     def matches(self: Any, *args: Any, **named: Any) -> Any:
-        return one_hot(self.cast(dtypes.int64) if self.dtype is dtypes.uint64 else self, *args, **named)
+        return one_hot(_signed(self) if self.dtype is dtypes.uint64 else self, *args, **named)
 
     Tensor._one_hot_along_dim = matches
+    take = Tensor._getitem
+
+    @functools.wraps(take)
+    def taken(self: Any, indices: Any, v: Any = None) -> Any:
+        if isinstance(indices, tuple):
+            return take(self, tuple(_wide(self, i) for i in indices), v)
+        return take(self, _wide(self, indices), v)
+
+    Tensor._getitem = taken
+
+
+def _wide(tensor: Any, index: Any) -> Any:
+    """Return an index, as a type that holds the number of each element of `tensor` if it is a tensor itself."""
+    if not isinstance(index, Tensor) or index.dtype not in dtypes.ints or index.dtype is dtypes.int64:
+        return index
+    small = all(isinstance(n, int) for n in tensor.shape) and math.prod(tensor.shape) < 2**31
+    if small and index.dtype.max < 2**31:
+        return index.cast(dtypes.int32)
+    return _signed(index) if index.dtype is dtypes.uint64 else index.cast(dtypes.int64)
+
+
+def _signed(index: Any) -> Any:
+    """Return uint64 as int64; what that does not hold, the largest number, which is no element's either."""
+    return index.minimum(2**63 - 1).cast(dtypes.int64)
 
 
 def _range(original: Any, node: Any) -> tuple[Any, Any]:
