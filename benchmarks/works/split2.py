@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import numpy as np
 
 import rig
 import rig.program
-from benchmarks.build import shared
+from benchmarks.build import reference, shared
 from benchmarks.measure import Result, pairs, per_call
 from rig.program.description import Data, Fixed, Image, Input, InputSlot, Launch, Program, Ref, Submit, Use
 
@@ -67,10 +68,27 @@ def _runs(launches: int, iterations: int, runs: int) -> tuple[Callable[[], float
     return on(2), on(1)
 
 
+def _machine(launches: int, iterations: int) -> float:
+    """Return the ratio that two threads in C which share out each call and spin for it reach at the moment."""
+    library = ctypes.CDLL(str(shared("split2", _WORK)))
+    halves = reference("halves").halves
+    halves.restype = ctypes.c_double
+    memory = np.ones(iterations, np.float32)
+    words = (ctypes.c_uint64 * 1)(memory.ctypes.data)
+
+    def on(two: int) -> Callable[[], float]:
+        calls = ctypes.c_uint64(20 * launches)
+        return lambda: float(halves(library.work, words, ctypes.c_uint64(iterations), calls, two)) / 20
+
+    two, one = pairs(on(1), on(0), n=25, warm=4)
+    return two.median / one.median
+
+
 def _measure(work: str, what: str, launches: int, iterations: int) -> Result:
     two, one = _runs(launches, iterations, 20)
     value, against = pairs(two, one, n=25, warm=4)
-    return Result(work, what, "us", value, against, 0.6, 25)
+    side = {"two_spinning_C_threads": _machine(launches, iterations)}
+    return Result(work, what, "us", value, against, 0.6, 25, side)
 
 
 def measure() -> Result:
