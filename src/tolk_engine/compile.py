@@ -8,11 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rig.errors import Invalid
 from tolk_engine import elf, image
 from tolk_engine.access import Accesses, accesses
+from tolk_engine.cache import Cache, of_environment
 from tolk_engine.plan import Plan, lifetimes, plan
 from tolk_engine.renderer import Renderer, of_target
 from tolk_engine.schedule import Call, CopyCall, Foreign, Kernel, Lowered, Schedule, SlotRef
@@ -142,17 +144,25 @@ class Compiled:
 
 
 def compile(
-    schedule: Schedule, target: Target | str | None = None, *, jobs: int | None = None, progress: Progress | None = None
+    schedule: Schedule,
+    target: Target | str | None = None,
+    *,
+    backend: str | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    cache: bool = True,
 ) -> Compiled:
     """Compile `schedule` for `target`: a `Target`, an arch such as ``x86-64-v3``, or by default code that travels.
 
-    Kernels that are equal are compiled once, all of them into one image. `jobs` is the number of processes that write
+    Kernels that are equal are compiled once, all of them into one image. `backend` makes the code: ``llvmlite``,
+    ``clang``, or by default what ``RIG_COMPILER`` says, else llvmlite. What was compiled before is taken from the cache
+    (`tolk_engine.cache`) unless `cache` is false; the result is the same. `jobs` is the number of processes that write
     kernels, by default one for each core where there are many kernels; with 1 everything happens on the calling thread.
     The result is the same. `progress` is told how many of the steps are done; an exception that it raises ends the
     work, its processes and threads, and passes unchanged.
 
-    Raises `Invalid` if `schedule` is no schedule, reads what nothing wrote, or accesses one buffer at two phases;
-    `Refused` if the compiler is missing or cannot compile a kernel.
+    Raises `Invalid` if `schedule` is no schedule, reads what nothing wrote, or accesses one buffer at two phases, and
+    for a backend that is unknown; `Refused` if the compiler is missing or cannot compile a kernel.
     """
     if not isinstance(schedule, Schedule):
         raise Invalid(f"compile takes a schedule, not {type(schedule).__name__}")
@@ -160,13 +170,16 @@ def compile(
         raise Invalid(f"jobs is {jobs}, need at least 1")
     target = default() if target is None else parse(target) if isinstance(target, str) else target
     planned = plan(schedule)
-    renderer = of_target(target)
+    renderer = of_target(target, backend)
+    kept = of_environment() if cache else None
     steps = _Steps(progress, 2 * len(_wanted(schedule)) + 1)
     with ExitStack() as stack:
-        source = stack.enter_context(_Source(schedule, renderer, jobs, steps))
-        backend = stack.enter_context(_Backend(renderer, threaded=jobs != 1))
-        order, lowered = _write(schedule, source, backend, steps)
-        objects = list(backend.finish(steps))
+        if kept is not None:
+            stack.callback(kept.trim)
+        source = stack.enter_context(_Source(schedule, renderer, jobs, steps, kept))
+        made = stack.enter_context(_Objects(renderer, kept, threaded=jobs != 1))
+        order, lowered = _write(schedule, source, made, steps)
+        objects = list(made.finish(steps))
     steps.tell("joining")
     foreign, libraries = _foreign(schedule, target)
     lowered |= {i: k.lowered() for i, k in enumerate(schedule.kernels) if isinstance(k, Foreign)}
@@ -227,9 +240,9 @@ class _Steps:
 
 
 def _write(
-    schedule: Schedule, source: _Source, backend: _Backend, steps: _Steps
+    schedule: Schedule, source: _Source, objects: _Objects, steps: _Steps
 ) -> tuple[dict[int, int], dict[int, Lowered]]:
-    """Hand each text to `backend`; return for each kernel of the schedule its number in the image, and it lowered."""
+    """Hand each text to `objects`; return for each kernel of the schedule its number in the image, and it lowered."""
     order: dict[int, int] = {}
     lowered: dict[int, Lowered] = {}
     texts: dict[str, int] = {}
@@ -252,10 +265,10 @@ def _write(
         order[index] = texts[made.text] = len(texts)
         pending.append(made.text)
         if len(pending) == _CHUNK:
-            backend.start(pending)
+            objects.start(pending)
             pending = []
     if pending:
-        backend.start(pending)
+        objects.start(pending)
     return order, lowered
 
 
@@ -277,12 +290,21 @@ def _cores() -> int:
 class _Source:
     """Lowers a schedule's kernels, in processes if that pays; leaving it leaves no process behind."""
 
-    def __init__(self, schedule: Schedule, renderer: Renderer, jobs: int | None, steps: _Steps) -> None:
+    def __init__(
+        self, schedule: Schedule, renderer: Renderer, jobs: int | None, steps: _Steps, cache: Cache | None
+    ) -> None:
         self._kernels = schedule.kernels
         self._renderer = renderer
         self._steps = steps
-        firsts = {schedule.kernels[i].key: i for i in reversed(_wanted(schedule))}
-        wanted = sorted(firsts.values(), key=_wanted(schedule).index)
+        self._cache = cache
+        used = _wanted(schedule)
+        firsts = {schedule.kernels[i].key: i for i in reversed(used)}
+        self._keys: dict[int, str] = {}
+        self._known: dict[int, Lowered] = {}
+        if cache is not None:
+            for index in firsts.values():
+                self._look_up(cache, index)
+        wanted = [i for i in used if firsts[schedule.kernels[i].key] == i and i not in self._known]
         count = min(_cores(), len(wanted) // _WORTH_PROCESS) if jobs is None else jobs
         self._workers = Workers(min(count, len(wanted)), renderer.target) if count > 1 and len(wanted) > 1 else None
         self._started: dict[int, Future[Lowered]] = {}
@@ -300,34 +322,70 @@ class _Source:
     def lower(self, index: int) -> Lowered:
         kernel = self._kernels[index]
         assert isinstance(kernel, Kernel)  # it is wanted
+        if index in self._known:
+            return self._known[index]
         if self._workers is None:
-            return self._renderer.render(kernel)
-        return _await(self._started[index], self._steps, kernel.name)
+            made = self._renderer.render(kernel)
+        else:
+            made = _await(self._started[index], self._steps, kernel.name)
+        if self._cache is not None and index in self._keys:
+            self._cache.put(self._keys[index], "text", _packed(made))
+        return made
+
+    def _look_up(self, cache: Cache, index: int) -> None:
+        kernel = self._kernels[index]
+        key = self._renderer.text_key(kernel) if isinstance(kernel, Kernel) else None
+        if key is None:
+            return
+        self._keys[index] = key
+        data = cache.get(key, "text")
+        if data is None:
+            return
+        try:
+            self._known[index] = _unpacked(data)
+        except ValueError:
+            cache.forget(key, "text")
 
 
-class _Backend:
+def _packed(lowered: Lowered) -> bytes:
+    import msgspec
+
+    return msgspec.json.encode(lowered)
+
+
+def _unpacked(data: bytes) -> Lowered:
+    """Return what was packed. Raises `ValueError` if it is something else."""
+    import msgspec
+
+    return msgspec.json.decode(data, type=Lowered)
+
+
+class _Objects:
     """Turns chunks of texts into objects, on a thread of its own or at once; leaving it leaves no thread behind."""
 
-    def __init__(self, renderer: Renderer, threaded: bool) -> None:
+    def __init__(self, renderer: Renderer, cache: Cache | None, threaded: bool) -> None:
         self._renderer = renderer
+        self._cache = cache
+        self._stop = Event()
         self._pool = ThreadPoolExecutor(1, "tolk-llvm") if threaded else None
         self._chunks: list[tuple[int, Future[bytes]]] = []
         self._first = 0
 
-    def __enter__(self) -> _Backend:
+    def __enter__(self) -> _Objects:
         return self
 
     def __exit__(self, *exc: Any) -> None:
+        self._stop.set()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
     def start(self, texts: Sequence[str]) -> None:
         first, self._first = self._first, self._first + len(texts)
         if self._pool is not None:
-            self._chunks.append((len(texts), self._pool.submit(self._renderer.object, texts, first=first)))
+            self._chunks.append((len(texts), self._pool.submit(self._make, texts, first)))
             return
         done: Future[bytes] = Future()
-        done.set_result(self._renderer.object(texts, first=first))
+        done.set_result(self._make(texts, first))
         self._chunks.append((len(texts), done))
 
     def finish(self, steps: _Steps) -> Iterator[bytes]:
@@ -335,3 +393,13 @@ class _Backend:
             made = _await(chunk, steps, "making machine code")
             steps.done(count, "making machine code")
             yield made
+
+    def _make(self, texts: Sequence[str], first: int) -> bytes:
+        key = self._renderer.object_key(texts, first=first) if self._cache is not None else None
+        if self._cache is None or key is None:
+            return self._renderer.object(texts, first=first, stop=self._stop)
+        found = self._cache.get(key, "object")
+        if found is None:
+            found = self._renderer.object(texts, first=first, stop=self._stop)
+            self._cache.put(key, "object", found)
+        return found

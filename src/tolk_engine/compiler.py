@@ -1,23 +1,30 @@
-"""Compile kernels' LLVM IR for a host, in this process, through llvmlite.
+"""Compile kernels' LLVM IR for a host: what every backend does alike, and which one is used.
 
-One `Compiler` per target. The instruction level bounds what is emitted; tuning for this machine's processor chooses
-among those instructions and adds none.
+The instruction level bounds what is emitted; tuning for this machine's processor chooses among those instructions and
+adds none. A backend is ``llvmlite``, LLVM in this process, or ``clang``, a compiler that is installed; equal texts
+compute equal results with either.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import re
-import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from hashlib import blake2b
+from pathlib import Path
+from threading import Event
+from typing import ClassVar
 
 from rig.errors import Invalid, Refused
 from tolk_engine.target import ARM64_FEATURES, Target
 
-__all__ = ["Compiler", "compiler"]
+__all__ = ["BACKENDS", "Compiler", "backend_name", "compiler"]
 
-_INSTALL = "pip install 'rig-runtime[tolk]'"
+BACKENDS = ("llvmlite", "clang")
+"""What may make objects; the first is used where nobody says which."""
+
 _TRIPLES = {"x86_64": "x86_64-none-unknown-elf", "arm64": "aarch64-none-unknown-elf"}
 _WINDOWS_TRIPLE = "x86_64-pc-windows-msvc-elf"  # an ELF object whose functions follow Windows' calling convention
 _DEFINE = re.compile(r"^(define .*?)\s*\{\s*$", re.M)
@@ -25,57 +32,66 @@ _DECLARE = re.compile(r"^declare .*\n?", re.M)
 _RAISES_LEVEL = re.compile(
     r"\basm\b|\"target-(?:cpu|features)\"|\"tune-cpu\"|@llvm\.(?:x86|aarch64|arm)\.|^module asm", re.M
 )
-_initialized = threading.Lock()
+
+
+def backend_name(backend: str | None = None) -> str:
+    """Return the backend to use: `backend`, else what ``RIG_COMPILER`` says, else llvmlite.
+
+    Raises `Invalid` if there is none of that name.
+    """
+    name = backend or os.environ.get("RIG_COMPILER") or BACKENDS[0]
+    if name not in BACKENDS:
+        where = "" if backend else "RIG_COMPILER: "
+        raise Invalid(f"{where}compiler {name!r} is unknown; known are {', '.join(BACKENDS)}")
+    return name
+
+
+def compiler(target: Target, backend: str | None = None) -> Compiler:
+    """Return the compiler of `target`, made once per target and backend. Raises as `Compiler` and `backend_name`."""
+    return _made(target, backend_name(backend))
 
 
 @functools.cache
-def compiler(target: Target) -> Compiler:
-    """Return the compiler of `target`, made once per target. Raises as `Compiler`."""
-    return Compiler(target)
+def _made(target: Target, backend: str) -> Compiler:
+    if backend == "clang":
+        from tolk_engine.clang import Clang
+
+        return Clang(target)
+    from tolk_engine.llvm import Llvmlite
+
+    return Llvmlite(target)
 
 
-class Compiler:
+class Compiler(ABC):
     """Compiles LLVM IR to relocatable objects for one host target.
 
     `target` is what it compiles for, `version` names the backend, and `processor` the resolved processor that code is
     tuned for, empty without tuning; these three are what its output depends on besides its input.
 
-    Raises `Invalid` if the target is no host's, and `Refused` with the reason if llvmlite is not there.
+    Raises `Invalid` if the target is no host's, and `Refused` with the reason if the backend is not there.
     """
+
+    version: str
+    processor: str
+    _sources: ClassVar[tuple[str, ...]] = (__file__,)
 
     def __init__(self, target: Target) -> None:
         if not target.on_host:
             raise Invalid(f"{target.device} {target.arch!r} is no host target; this compiler makes host code")
         self.target = target
-        self._llvm = _llvmlite()
-        self.version = f"llvmlite {_version(self._llvm)}"
-        self.processor = self._processor() if target.tuned else ""
         self.triple = _WINDOWS_TRIPLE if target.windows else _TRIPLES[target.instruction_set]
 
-    def object(self, texts: Sequence[str], *, first: int = 0) -> bytes:
+    def object(self, texts: Sequence[str], *, first: int = 0, stop: Event | None = None) -> bytes:
         """Return the relocatable object of kernels `texts`; text i's wrapper is the global function ``f{first + i}``.
 
-        The kernel itself is inlined into its wrapper. Equal texts give equal bytes.
+        The kernel itself is inlined into its wrapper. Equal texts give equal bytes. Once `stop` is set it may end early
+        with `Cancelled`.
 
         Raises `Refused` with LLVM's reason if a text does not compile, and if one asks for instructions by itself
         (inline assembly, a processor's own operations, target attributes), which could be above the level.
         """
-        source = self.module(texts, first=first)
-        llvm = self._llvm
-        machine = self._machine()
-        try:
-            module = llvm.parse_assembly(source, llvm.create_context())
-            module.verify()
-        except RuntimeError as e:
-            raise Refused(f"{self.version}: kernels f{first} to f{first + len(texts) - 1}: {e}") from e
-        module.data_layout = str(machine.target_data)
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        options.loop_vectorization = True
-        options.slp_vectorization = True
-        options.loop_unrolling = True
-        builder = llvm.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(module, builder)
-        return bytes(machine.emit_object(module))
+        what = f"{self.version}: kernels f{first} to f{first + len(texts) - 1}"
+        return self._compile(self.module(texts, first=first), what, stop)
 
     def module(self, texts: Sequence[str], *, first: int = 0) -> str:
         """Return the module of `texts` as `object` compiles it. Raises as `object` for texts that raise the level."""
@@ -93,34 +109,39 @@ class Compiler:
         return f'target triple = "{self.triple}"\n{body}\n'
 
     @property
+    def recipe(self) -> tuple[str, ...]:
+        """Return all that an object depends on besides its module; empty where that cannot be said."""
+        code = _digest(self._sources)
+        parts = (self.version, self.triple, self._cpu, ",".join(self._features), self.processor, *self._flags)
+        return (code, *parts) if code else ()
+
+    @abstractmethod
+    def _compile(self, source: str, what: str, stop: Event | None) -> bytes:
+        """Return the object of a module; `what` begins the message of what is raised."""
+
+    @property
+    def _flags(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def _cpu(self) -> str:
         return {"x86-64-v1": "x86-64"}.get(self.target.level, self.target.level)
 
-    def _machine(self) -> Any:
+    @property
+    def _features(self) -> tuple[str, ...]:
         # Gathers are legal from level 3 on, but several times slower than single loads on many processors: not chosen.
-        x86 = self.target.instruction_set == "x86_64"
-        features = "+prefer-no-gather" if x86 else ",".join(f"+{ARM64_FEATURES[f]}" for f in self.target.features)
-        made = self._llvm.Target.from_triple(self.triple)
-        return made.create_target_machine(cpu=self._cpu, features=features, opt=2, reloc="pic", codemodel="small")
-
-    def _processor(self) -> str:
-        here = self._llvm.get_process_triple().split("-")[0]
-        mine = "arm64" if here in ("aarch64", "arm64") else "x86_64"
-        return str(self._llvm.get_host_cpu_name()) if mine == self.target.instruction_set else ""
+        if self.target.instruction_set == "x86_64":
+            return ("+prefer-no-gather",)
+        return tuple(f"+{ARM64_FEATURES[f]}" for f in self.target.features)
 
 
-def _llvmlite() -> Any:
+@functools.cache
+def _digest(files: tuple[str, ...]) -> str:
+    """Return a digest of the code that makes objects, empty where it cannot be read."""
+    digest = blake2b(digest_size=16)
     try:
-        import llvmlite.binding as llvm
-    except Exception as e:  # a broken install raises OSError or RuntimeError too
-        raise Refused(f"the host compiler needs llvmlite, which does not import ({e}); {_INSTALL}") from e
-    with _initialized:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-    return llvm
-
-
-def _version(llvm: Any) -> str:
-    import llvmlite
-
-    return f"{llvmlite.__version__} (LLVM {'.'.join(map(str, llvm.llvm_version_info))})"
+        for file in files:
+            digest.update(Path(file).read_bytes())
+    except OSError:
+        return ""
+    return digest.hexdigest()

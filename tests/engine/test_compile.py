@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import handmade as made
 import hostcode
@@ -104,9 +105,9 @@ def test_an_exception_of_progress_ends_the_work_unchanged(at: int) -> None:
 def test_progress_shows_a_sign_of_life_while_one_step_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Renderer.object
 
-    def slow(self: Renderer, texts: list[str], *, first: int = 0) -> bytes:
+    def slow(self: Renderer, texts: list[str], **given: Any) -> bytes:
         time.sleep(1.0)
-        return real(self, texts, first=first)
+        return real(self, texts, **given)
 
     monkeypatch.setattr(Renderer, "object", slow)
     times = []

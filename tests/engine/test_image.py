@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from rig.errors import FormatError, Invalid, Refused
 from tolk_engine import elf, image, relocate
-from tolk_engine.compiler import Compiler, compiler
+from tolk_engine.compiler import compiler
+from tolk_engine.llvm import Llvmlite
 from tolk_engine.target import parse, target
 
 on_x86 = pytest.mark.skipif(
@@ -189,7 +190,7 @@ def test_windows_code_takes_its_arguments_in_windows_registers(tmp_path: Path) -
 @pytest.mark.case("C22")
 def test_equal_texts_give_equal_bytes() -> None:
     t = parse("x86-64-v3")
-    assert build(TEXTS) == image.flat(Compiler(t).object(TEXTS), "x86-64-v3")
+    assert build(TEXTS) == image.flat(Llvmlite(t).object(TEXTS), "x86-64-v3")
 
 
 # arm64: built and taken apart, not run
@@ -226,7 +227,7 @@ def test_arm64_calls_and_constants_are_resolved(tmp_path: Path) -> None:
 
 def test_arm64_features_bound_the_code() -> None:
     c = compiler(parse("arm64+fp16"))
-    assert c.object(TEXTS) == Compiler(parse("arm64+fp16")).object(TEXTS)
+    assert c.object(TEXTS) == Llvmlite(parse("arm64+fp16")).object(TEXTS)
     assert elf.parse(c.object(TEXTS)).machine == "arm64"
     with pytest.raises(Invalid, match="object 0 is code for arm64, but the image is to need 'x86-64-v3'"):
         image.flat(c.object(TEXTS), "x86-64-v3")
@@ -361,7 +362,7 @@ def test_the_image_follows_its_description() -> None:
 def test_a_missing_llvmlite_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
     with pytest.raises(Refused, match=r"needs llvmlite.*pip install 'rig-runtime\[tolk\]'"):
-        Compiler(parse("x86-64-v3"))
+        Llvmlite(parse("x86-64-v3"))
 
 
 @pytest.mark.spec("E-renderer")
@@ -371,4 +372,4 @@ def test_one_compiler_per_target() -> None:
     with pytest.raises(Invalid, match="CUDA 'sm_90' is no host target"):
         from test_target import X86, Record
 
-        Compiler(target(Record("cuda", "sm_90", of=X86)))
+        Llvmlite(target(Record("cuda", "sm_90", of=X86)))

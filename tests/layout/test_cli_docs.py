@@ -15,6 +15,6 @@ def test_the_manual_is_in_step() -> None:
     spec.loader.exec_module(module)
     text = module.text()
     assert (ROOT / "docs" / "cli.md").read_text("utf-8") == text, "run: python tools/cli_docs.py"
-    for command in ("bench", "compile", "completion", "devices", "inspect", "run", "verify"):
+    for command in ("bench", "cache", "compile", "completion", "devices", "inspect", "run", "verify"):
         assert f"\n## rig {command}\n" in text
     assert text.count("```") % 2 == 0
