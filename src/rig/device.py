@@ -17,7 +17,8 @@ def host(*, threads: int | None = None) -> Device:
 
     Its work is done by the thread that submits it, so it is done when a submit returns. `threads` is the number of
     threads, 1 to 4096, that large launches are split over from now on in the whole process; the default is
-    `RIG_THREADS`, else the cores that the affinity mask and the control group's quota allow.
+    `RIG_THREADS`, else the cores that the affinity mask and the control group's quota allow. `RIG_ARCH` (such as
+    ``x86-64-v2``) lets it run only what a weaker processor runs; it never adds to what this machine runs.
 
     Raises Invalid for a number of threads out of range.
 
