@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rig.errors import Invalid
-from tolk_engine.schedule import Call, CopyCall, Lowered, Ref, Schedule, SlotRef, StorageRef
+from tolk_engine.schedule import Call, CopyCall, Lowered, Ref, Schedule, SlotRef, StorageRef, loops
 
 __all__ = ["Accesses", "Start", "accesses"]
 
@@ -38,7 +38,7 @@ def accesses(schedule: Schedule, kernels: Sequence[Lowered | None]) -> Accesses:
     starts: dict[Ref, Start] = {}
     used: set[Ref] = set()
     written: set[Ref] = set()
-    for number, call in enumerate(schedule.calls):
+    for number, call in enumerate(schedule.flat()):
         if isinstance(call, CopyCall):
             used |= {call.dst.node, call.src.node}
             written.add(call.dst.node)
@@ -46,6 +46,7 @@ def accesses(schedule: Schedule, kernels: Sequence[Lowered | None]) -> Accesses:
         used |= {arg.node for arg in call.args}
         written |= {call.args[i].node for i in call.writes}
         _kernel(schedule, number, call, kernels[call.kernel], starts)
+    used |= {loop.flag.node for loop in loops(schedule.calls) if loop.flag is not None}
     return Accesses(starts, frozenset(used), frozenset(written))
 
 
@@ -57,6 +58,12 @@ def _kernel(schedule: Schedule, number: int, call: Call, kernel: Lowered | None,
         if arg.node not in starts:
             node = schedule.node(arg.node)
             starts[arg.node] = Start(node.align, node.phase)
+        moved = next((name for name, factor in arg.moves if factor % align), None)
+        if moved is not None:
+            raise Invalid(
+                f"call {number} ({kernel.name}) moves {label(schedule, arg.node)} by {dict(arg.moves)[moved]} bytes a "
+                f"trip of {moved}, which is no multiple of {align}"
+            )
         found = Start(align, -arg.offset % align)
         joined = _join(starts[arg.node], found)
         if joined is None:

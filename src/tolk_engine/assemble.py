@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rig.program import description as d
-from tolk_engine.schedule import Arg, Call, CopyCall, Slot, SlotRef, StorageRef, Var
+from tolk_engine.schedule import Arg, Call, CopyCall, Loop, Slot, SlotRef, Step, StorageRef, Var, loops
 from tolk_engine.target import DeviceRecord
 
 if TYPE_CHECKING:
@@ -68,6 +68,16 @@ class _Place:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One end of a copy: bytes `start` to `start + length` of a memory, or a whole input, and an offset in them."""
+
+    place: _Place
+    start: int
+    length: int
+    offset: tuple[d.Term, ...]
+
+
 _Key: TypeAlias = tuple[bool, int, int, int]
 
 
@@ -113,14 +123,7 @@ def assemble(
     builder.place_bound(sorted(bound))
     builder.place_arenas(per_run)
     builder.place_constants(weights)
-    for call in compiled.schedule.calls:
-        if isinstance(call, CopyCall):
-            builder.add_copy(call)
-        else:
-            builder.add_call(call)
-        if separate:
-            builder.end_submit()
-    builder.end_submit()
+    builder.add_steps(compiled.schedule.calls, separate)
     return builder.finish()
 
 
@@ -128,7 +131,7 @@ def _names(compiled: Compiled) -> list[str]:
     """Return the schedule's devices in the order in which they are first named."""
     schedule = compiled.schedule
     names = [s.device for s in schedule.slots] + [s.device for s in schedule.storages]
-    names += [call.device for call in schedule.calls if isinstance(call, Call)]
+    names += [call.device for call in schedule.flat() if isinstance(call, Call)]
     return list(dict.fromkeys(names))
 
 
@@ -148,7 +151,7 @@ def _together(
         return found.index(device)
 
     own = {name: number(devices[name]) for name in _names(compiled)}
-    runs = {call.device for call in compiled.schedule.calls if isinstance(call, Call)}
+    runs = {call.device for call in compiled.schedule.flat() if isinstance(call, Call)}
     names = {}
     for name, i in own.items():
         # Host code runs on its device's host, if that reaches the device's memory; else on the device's own thread.
@@ -174,7 +177,9 @@ class _Builder:
         self._per_run: tuple[int, ...] = ()
         self._weights: list[tuple[int, int]] = []
         self._launches: list[tuple[int, int]] = []
-        self._words = {v.name: i for i, v in enumerate(self._schedule.variables)}
+        words = [v.name for v in self._schedule.variables] + list(self._schedule.words)
+        words += [loop.name for loop in loops(self._schedule.calls)]
+        self._words = {name: i for i, name in enumerate(words)}
         self._clear(-1)
 
     # Memory.
@@ -261,6 +266,32 @@ class _Builder:
 
     # Steps.
 
+    def add_steps(self, steps: Sequence[Step], separate: bool) -> None:
+        """Add steps in order, and close the last submission; with `separate` each call is a submission of its own."""
+        for step in steps:
+            if isinstance(step, Loop):
+                self._add_loop(step, separate)
+            elif isinstance(step, CopyCall):
+                self.add_copy(step)
+            else:
+                self.add_call(step)
+            if separate:
+                self.end_submit()
+        self.end_submit()
+
+    def _add_loop(self, loop: Loop, separate: bool) -> None:
+        self.end_submit()
+        outside, self._steps = self._steps, []
+        self.add_steps(loop.calls, separate)
+        body, self._steps = self._steps, outside
+        trips = d.Fixed(loop.trips) if isinstance(loop.trips, int) else d.Int(self._words[loop.trips])
+        flag: tuple[d.Slot, int] | None = None
+        if loop.flag is not None:
+            place = self._places[loop.flag.node]
+            at = place.offset + loop.flag.offset
+            flag = (_program_slot(place, at, 1), 0 if place.in_memory else at)
+        self._steps.append(d.Loop(trips, tuple(body), self._words[loop.name], flag))
+
     def _clear(self, device: int) -> None:
         self._device = device
         self._parts: list[d.Part] = []
@@ -296,11 +327,12 @@ class _Builder:
         for position in code.arg_order:
             self._pointer(call.args[position], position in call.writes, device, params, refs, holes)
         for value in call.values:
-            if isinstance(value, str):
-                word = d.Term(d.Int(self._words[value]), 1)
-                holes.append(d.Hole(len(params), d.Width.W64, (word,)))
-                value = 0
-            params += (value & _MASK).to_bytes(8, "little")
+            if isinstance(value, int):
+                params += (value & _MASK).to_bytes(8, "little")
+                continue
+            moves, add = (((value, 1),), 0) if isinstance(value, str) else (value.moves, value.add)
+            holes.append(d.Hole(len(params), d.Width.W64, self._terms(moves), add))
+            params += bytes(8)
         self._parts.append(self._launch(code, device, d.Data(bytes(params), tuple(holes)), tuple(refs)))
         self._launches.append((call.kernel, device))
 
@@ -310,14 +342,21 @@ class _Builder:
         place = self._places[arg.node]
         offset = place.offset + arg.offset
         at = len(params)
+        moves = self._terms(arg.moves)
         if not place.in_memory:
-            params += offset.to_bytes(8, "little")
+            params += (0 if moves else offset).to_bytes(8, "little")
+            if moves:
+                holes.append(d.Hole(at, d.Width.W64, moves, offset))
             refs.append(d.Ref(self._slot(place, 0, 0), at, d.Use.WRITE if writes else d.Use.READ))
             return
         params += bytes(8)
-        holes.append(d.Hole(at, d.Width.W64, (d.Term(d.Address(place.index, device), 1),), offset))
+        holes.append(d.Hole(at, d.Width.W64, (d.Term(d.Address(place.index, device), 1), *moves), offset))
         if writes or place.index not in self._fixed:
             self._fixed[place.index] = d.Access.READ_WRITE if writes else d.Access.READ
+
+    def _terms(self, moves: Sequence[tuple[str, int]]) -> tuple[d.Term, ...]:
+        """Return the words that `moves` names, each with its factor."""
+        return tuple(d.Term(d.Int(self._words[name]), factor) for name, factor in moves)
 
     def _launch(self, code: Code, device: int, params: d.Data, refs: tuple[d.Ref, ...]) -> d.Launch:
         image = self._images.setdefault((device, code.library), len(self._images))
@@ -337,20 +376,25 @@ class _Builder:
         """Add a copy to the submission of a device that makes it, or else as a move."""
         if call.nbytes == 0:
             return
-        ends = []
-        for arg in (call.src, call.dst):
-            place = self._places[arg.node]
-            offset = place.offset + arg.offset
-            ends.append((place, offset if place.in_memory else 0, 0 if place.in_memory else offset))
+        src, dst = self._end(call.src, call.nbytes), self._end(call.dst, call.nbytes)
         device = self._copier(call)
         if device is None:
             self.end_submit()
-            src, dst = (_program_slot(place, view, call.nbytes) for place, view, _ in ends)
-            self._steps.append(d.Move(src, _offset(ends[0][2]), dst, _offset(ends[1][2]), call.nbytes))
+            src_end, dst_end = (_program_slot(end.place, end.start, end.length) for end in (src, dst))
+            self._steps.append(d.Move(src_end, src.offset, dst_end, dst.offset, call.nbytes))
             return
         self._open(device)
-        src_slot, dst_slot = (self._slot(place, at, call.nbytes if place.in_memory else 0) for place, at, _ in ends)
-        self._parts.append(d.Copy(src_slot, _offset(ends[0][2]), dst_slot, _offset(ends[1][2]), call.nbytes))
+        src_slot, dst_slot = (self._slot(end.place, end.start, end.length) for end in (src, dst))
+        self._parts.append(d.Copy(src_slot, src.offset, dst_slot, dst.offset, call.nbytes))
+
+    def _end(self, arg: Arg, nbytes: int) -> _End:
+        """Return one end of a copy: an input at an offset, bytes of a memory, or its whole where the end moves."""
+        place = self._places[arg.node]
+        offset = place.offset + arg.offset
+        if place.in_memory and not arg.moves:
+            return _End(place, offset, nbytes, ())
+        whole = self._nbytes(place.index) if place.in_memory else 0
+        return _End(place, 0, whole, _offset(offset) + self._terms(arg.moves))
 
     def _copier(self, call: CopyCall) -> int | None:
         """Return the number of the device that makes a copy as part of a submission, None where none does."""

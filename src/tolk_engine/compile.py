@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -15,9 +15,10 @@ from rig.errors import Invalid
 from tolk_engine import elf, image
 from tolk_engine.access import Accesses, accesses
 from tolk_engine.cache import Cache, of_environment
+from tolk_engine.loops import check_loops
 from tolk_engine.plan import Plan, lifetimes, plan
 from tolk_engine.renderer import Renderer, of_target
-from tolk_engine.schedule import Call, CopyCall, Foreign, Kernel, Lowered, Schedule, SlotRef
+from tolk_engine.schedule import Call, CopyCall, Foreign, Kernel, Loop, Lowered, Schedule, SlotRef, Step
 from tolk_engine.target import Target, default, parse
 from tolk_engine.workers import Workers
 
@@ -89,6 +90,7 @@ class Compiled:
             target=self.target.requires,
             name=self.schedule.name,
             variables=tuple(Variable(v.name, v.min, v.max, v.default) for v in self.schedule.variables),
+            words=self.schedule.words,
         )
 
     def to_program(self) -> Program:
@@ -121,7 +123,7 @@ class Compiled:
         """Say for people what the kernels are, and which storage lies where from which part to which."""
         from rig.model.notes import KernelNote, Notes, PieceNote
 
-        parts = accumulate((not isinstance(c, CopyCall) or c.nbytes > 0 for c in self.schedule.calls), initial=0)
+        parts = accumulate((not isinstance(c, CopyCall) or c.nbytes > 0 for c in self.schedule.flat()), initial=0)
         part_of = list(parts)  # calls that copy nothing are no parts
         lives = lifetimes(self.schedule)
         pieces = []
@@ -169,6 +171,7 @@ def compile(
     if jobs is not None and jobs < 1:
         raise Invalid(f"jobs is {jobs}, need at least 1")
     target = default() if target is None else parse(target) if isinstance(target, str) else target
+    check_loops(schedule)
     planned = plan(schedule)
     renderer = of_target(target, backend)
     kept = of_environment() if cache else None
@@ -187,7 +190,7 @@ def compile(
     data = image.flat(objects, target.requires, calling=int(target.windows))
     codes = list(dict.fromkeys(order.values()))
     order |= {i: len(codes) + n for n, i in enumerate(foreign)}
-    calls = tuple(replace(c, kernel=order[c.kernel]) if isinstance(c, Call) else c for c in schedule.calls)
+    calls = _numbered(schedule.calls, order)
     first = {symbol: next(i for i in order if order[i] == symbol) for symbol in codes}
     kernels = (*(_code(symbol, lowered[first[symbol]]) for symbol in codes), *foreign.values())
     steps.done(1, "done")
@@ -196,9 +199,21 @@ def compile(
     return Compiled(plain, kernels, data, target, planned, found, made_by, libraries)
 
 
+def _numbered(steps: Sequence[Step], order: Mapping[int, int]) -> tuple[Step, ...]:
+    """Return the steps with each kernel's number in `order`."""
+    out: list[Step] = []
+    for step in steps:
+        if isinstance(step, Loop):
+            step = replace(step, calls=_numbered(step.calls, order))
+        elif isinstance(step, Call):
+            step = replace(step, kernel=order[step.kernel])
+        out.append(step)
+    return tuple(out)
+
+
 def _wanted(schedule: Schedule) -> list[int]:
     """Return the kernels to compile that calls use, in the order of first use."""
-    used = dict.fromkeys(call.kernel for call in schedule.calls if isinstance(call, Call))
+    used = dict.fromkeys(call.kernel for call in schedule.flat() if isinstance(call, Call))
     return [i for i in used if isinstance(schedule.kernels[i], Kernel)]
 
 

@@ -112,13 +112,14 @@ def run(linked: Linked, slots: Sequence[Buffer | None], vars: Mapping[str, int] 
         raise Invalid(f"run takes a linked schedule, not {type(linked).__name__}")
     numbers = _numbers(linked._compiled.schedule.variables, vars or {})
     given = _checked(linked, slots, numbers)
-    calls = len(linked._compiled.schedule.calls)
+    words = [*numbers.values(), *_computed(linked._compiled.schedule.words, numbers)]
+    calls = sum(1 for _ in linked._compiled.schedule.flat())
     if settings.debug >= 1 and calls >= _MANY_CALLS:
         print(f"jit execs {calls} calls")
     with linked._lock:
         arenas = _make_arenas(linked)
         try:
-            linked._loaded.run(linked._loaded.frame([*given, *linked._bound, *arenas], list(numbers.values())))
+            linked._loaded.run(linked._loaded.frame([*given, *linked._bound, *arenas], words))
         finally:
             for arena in arenas:
                 arena.free()
@@ -149,7 +150,7 @@ def slots(linked: Linked) -> list[Buffer | None]:
 def _check_devices(compiled: Compiled, devices: Mapping[str, Device]) -> None:
     schedule = compiled.schedule
     names = [slot.device for slot in schedule.slots] + [storage.device for storage in schedule.storages]
-    names += [call.device for call in schedule.calls if isinstance(call, Call)]
+    names += [call.device for call in schedule.flat() if isinstance(call, Call)]
     first = ""
     for name in dict.fromkeys(names):
         if name not in devices:
@@ -158,7 +159,7 @@ def _check_devices(compiled: Compiled, devices: Mapping[str, Device]) -> None:
         a, b = devices[first].host, devices[name].host
         if a != b:
             raise Invalid(f"devices {first!r} and {name!r} are of several machines: {a.name} and {b.name}")
-    for i, call in enumerate(schedule.calls):
+    for i, call in enumerate(schedule.flat()):
         if isinstance(call, Call) and compiled.target.on_host and not devices[call.device].runs_on_host:
             device = devices[call.device]
             raise Invalid(
@@ -241,6 +242,15 @@ def _numbers(variables: Sequence[Var], given: Mapping[str, int]) -> dict[str, in
             raise Invalid(f"variable {v.name!r} is {value}, allowed are {v.min} to {v.max}")
         numbers[v.name] = value
     return numbers
+
+
+def _computed(words: Sequence[str], numbers: Mapping[str, int]) -> list[int]:
+    """Return the values of the words that are computed from the variables."""
+    if not words:
+        return []
+    from rig.model.extents import bounds
+
+    return [bounds(word, {name: (n, n) for name, n in numbers.items()})[0] for word in words]
 
 
 def _needed(slot: Slot, numbers: Mapping[str, int]) -> int:

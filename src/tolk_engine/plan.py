@@ -6,6 +6,9 @@ with initial data keeps it from run to run and is not placed.
 
 An arena is one allocation of one device. Storage that a copy carries to or from another device has an arena of its own
 device and lane ``copy``, so that a device's other work does not wait for such copies.
+
+A loop's body is one stretch of time, but what crosses from trip to trip, or into or out of the loop, is needed all the
+time that the loop runs.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rig.errors import Invalid
-from tolk_engine.schedule import Arg, Call, CopyCall, Schedule, StorageRef
+from tolk_engine.schedule import Arg, Call, CopyCall, Loop, Schedule, Step, StorageRef, flat, loops
 
 __all__ = ["ALIGN", "Arena", "Block", "Place", "Plan", "lifetimes", "live_bytes", "pack", "plan"]
 
@@ -90,14 +93,56 @@ def plan(schedule: Schedule) -> Plan:
 
 
 def lifetimes(schedule: Schedule) -> tuple[tuple[int, int] | None, ...]:
-    """Return for each storage the numbers of the first and the last call that use any part of it, None if none does."""
+    """Return for each storage the numbers of the first and the last call between which it is needed, None if unused.
+
+    Calls are numbered in order, a loop's body once. What a trip of a loop may find from before it, from an earlier trip
+    or leave behind is needed from the loop's first call to its last.
+    """
     out: list[tuple[int, int] | None] = [None] * len(schedule.storages)
-    for number, call in enumerate(schedule.calls):
+    for number, call in enumerate(schedule.flat()):
         for arg in _args(call):
             if isinstance(arg.node, StorageRef):
                 first, _ = out[arg.node.index] or (number, number)
                 out[arg.node.index] = (first, number)
+    _widen(schedule.calls, 0, out)
     return tuple(out)
+
+
+def _widen(steps: Sequence[Step], start: int, lives: list[tuple[int, int] | None]) -> int:
+    """Let what crosses the border of a loop or of a trip live through the loop; returns the number after `steps`."""
+    at = start
+    for step in steps:
+        if not isinstance(step, Loop):
+            at += 1
+            continue
+        end = _widen(step.calls, at, lives)
+        flag = {step.flag.node.index} if step.flag and isinstance(step.flag.node, StorageRef) else set()
+        own = _of_one_trip(step)
+        for index, life in enumerate(lives):
+            inside = life is not None and life[0] < end and life[1] >= at
+            if index in flag or (inside and not (index in own and life and at <= life[0] and life[1] < end)):
+                first, last = life or (at, at)
+                lives[index] = (min(first, at), max(last, end - 1, at))
+        at = end
+    return at
+
+
+def _of_one_trip(loop: Loop) -> set[int]:
+    """Return the storages that each trip of a loop writes whole before it uses them otherwise."""
+    seen: set[int] = set()
+    own: set[int] = set()
+    for call in flat(loop.calls):
+        reads, writes = _used(call)
+        # What a call only partly writes counts as read too.
+        own |= {i for i in writes if i not in seen and i not in reads}
+        seen.update(reads, writes)
+    inner = {i for one in loops(loop.calls) for i in _written(one)}
+    return own - inner
+
+
+def _written(loop: Loop) -> set[int]:
+    """Return the storages that a loop writes: it may have no trip, so that they are not written for sure."""
+    return set().union(*(_used(call)[1] for call in flat(loop.calls)))
 
 
 def live_bytes(blocks: Sequence[Block]) -> int:
@@ -190,7 +235,7 @@ def _meets(blocks: Sequence[Block]) -> list[list[int]]:
 
 def _check_written(schedule: Schedule) -> None:
     written: set[int] = set()
-    for number, call in enumerate(schedule.calls):
+    for number, call in enumerate(schedule.flat()):
         reads, writes = _used(call)
         for index in reads:
             # What a call only partly writes counts as read too; that needs no earlier write.
@@ -201,7 +246,7 @@ def _check_written(schedule: Schedule) -> None:
 
 def _crossing(schedule: Schedule) -> frozenset[int]:
     out = set()
-    for call in schedule.calls:
+    for call in schedule.flat():
         if isinstance(call, CopyCall) and schedule.node(call.src.node).device != schedule.node(call.dst.node).device:
             out |= {arg.node.index for arg in _args(call) if isinstance(arg.node, StorageRef)}
     return frozenset(out)

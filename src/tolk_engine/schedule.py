@@ -8,14 +8,15 @@ reads what it writes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from rig.errors import Invalid
 
 __all__ = [
-    "Arg", "Call", "CopyCall", "Foreign", "Kernel", "Lowered", "Node", "Ref", "Schedule", "Slot", "SlotRef", "Storage",
-    "StorageRef", "Var",
+    "Affine", "Arg", "Call", "CopyCall", "Foreign", "Kernel", "Loop", "Lowered", "Node", "Ref", "Schedule", "Slot",
+    "SlotRef", "Step", "Storage", "StorageRef", "Value", "Var", "flat", "loops", "with_args",
 ]  # fmt: skip
 
 
@@ -107,14 +108,26 @@ Ref: TypeAlias = SlotRef | StorageRef
 class Arg:
     """The bytes of `node` from byte `offset` on.
 
-    `nbytes` is how far an access may reach from there (a view's length). `moves` are (range, factor): the offset grows
-    by factor bytes with each trip of the enclosing range; empty in straight-line schedules.
+    `nbytes` is how far an access may reach from there (a view's length). `moves` are (loop, factor): the offset grows
+    by factor bytes with each trip of the enclosing loop of that name.
     """
 
     node: Ref
     offset: int = 0
     nbytes: int = 0
-    moves: tuple[tuple[int, int], ...] = ()
+    moves: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """A scalar argument that moves: `add`, and factor times the trip of each enclosing loop, or a run's variable."""
+
+    add: int
+    moves: tuple[tuple[str, int], ...]
+
+
+Value: TypeAlias = "int | str | Affine"
+"""A scalar argument: a number, the name of a run's variable or of an enclosing loop for its trip, or one that moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +175,7 @@ class Call:
     """One launch of kernel `kernel` on `device`.
 
     `args` are its pointers in the kernel's parameter order. `reads` and `writes` are positions in `args`; one that is
-    only partly written counts as both. `values` are the scalar words after the pointers, negative ones as they are; one
-    that a run gives is the name of its variable.
+    only partly written counts as both. `values` are the scalar words after the pointers, negative ones as they are.
     """
 
     kernel: int
@@ -171,7 +183,7 @@ class Call:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     device: str
-    values: tuple[int | str, ...] = ()
+    values: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,23 +196,62 @@ class CopyCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Loop:
+    """`calls` in order, `trips` times, none if that is not positive.
+
+    `name` is the loop's, for what moves with its trips. `trips` is a number, or a word of the run: a variable's name or
+    one of `Schedule.words`. With `flag` the byte there is read before each trip, and 0 ends the loop.
+    """
+
+    name: str
+    trips: int | str
+    calls: tuple[Step, ...]
+    flag: Arg | None = None
+
+
+Step: TypeAlias = "Call | CopyCall | Loop"
+
+
+def flat(steps: Iterable[Step]) -> Iterator[Call | CopyCall]:
+    """Give the calls and copies in order, each loop's body once in the loop's place."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield from flat(step.calls)
+        else:
+            yield step
+
+
+def loops(steps: Iterable[Step]) -> Iterator[Loop]:
+    """Give the loops, each before those within it."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield step
+            yield from loops(step.calls)
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """A traced function.
 
     `inputs` and `outputs` are slot numbers in the order of the function's parameters and results; every output is a
-    slot of its own that the calls write, and no call writes an input. `variables` are what a run gives beside buffers.
-    `compiler` says what traced it.
+    slot of its own that the calls write, and no call writes an input. `variables` are what a run gives beside buffers,
+    `words` what is computed from them for a run: expressions (`rig.model.extents`). `compiler` says what traced it.
     """
 
     name: str
     slots: tuple[Slot, ...]
     storages: tuple[Storage, ...]
     kernels: tuple[Kernel | Foreign, ...]
-    calls: tuple[Call | CopyCall, ...]
+    calls: tuple[Step, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     compiler: str = ""
     variables: tuple[Var, ...] = ()
+    words: tuple[str, ...] = ()
+
+    def flat(self) -> Iterator[Call | CopyCall]:
+        """Give the calls and copies in order, each loop's body once in the loop's place."""
+        return flat(self.calls)
 
     def node(self, ref: Ref) -> Node:
         """Return the slot or storage that `ref` names."""
@@ -209,14 +260,15 @@ class Schedule:
     def inputs_read(self) -> tuple[int, ...]:
         """Return the inputs that some call reads."""
         used: set[int] = set()
-        for call in self.calls:
+        for call in self.flat():
             sources = [call.src] if isinstance(call, CopyCall) else [call.args[r] for r in call.reads]
             used.update(a.node.index for a in sources if isinstance(a.node, SlotRef))
         return tuple(i for i in self.inputs if i in used)
 
     def variables_read(self) -> tuple[str, ...]:
         """Return the names of the variables that some call takes."""
-        used = {v for call in self.calls if isinstance(call, Call) for v in call.values if isinstance(v, str)}
+        used = {v for call in self.flat() if isinstance(call, Call) for v in call.values if isinstance(v, str)}
+        used |= {loop.trips for loop in loops(self.calls) if isinstance(loop.trips, str)}
         return tuple(v.name for v in self.variables if v.name in used)
 
     def drop_inputs(self) -> Schedule:
@@ -226,14 +278,23 @@ class Schedule:
         def arg(a: Arg) -> Arg:
             return replace(a, node=SlotRef(moved[a.node.index])) if isinstance(a.node, SlotRef) else a
 
-        calls: list[Call | CopyCall] = []
-        for call in self.calls:
-            if isinstance(call, CopyCall):
-                calls.append(replace(call, dst=arg(call.dst), src=arg(call.src)))
-            else:
-                calls.append(replace(call, args=tuple(arg(a) for a in call.args)))
         slots = tuple(self.slots[i] for i in self.outputs)
-        return replace(self, slots=slots, calls=tuple(calls), inputs=(), outputs=tuple(range(len(slots))), variables=())
+        calls = with_args(self.calls, arg)
+        return replace(self, slots=slots, calls=calls, inputs=(), outputs=tuple(range(len(slots))), variables=())
+
+
+def with_args(steps: Iterable[Step], change: Callable[[Arg], Arg]) -> tuple[Step, ...]:
+    """Return the steps with each argument changed, flags too."""
+    out: list[Step] = []
+    for step in steps:
+        if isinstance(step, Loop):
+            flag = None if step.flag is None else change(step.flag)
+            out.append(replace(step, calls=with_args(step.calls, change), flag=flag))
+        elif isinstance(step, CopyCall):
+            out.append(replace(step, dst=change(step.dst), src=change(step.src)))
+        else:
+            out.append(replace(step, args=tuple(map(change, step.args))))
+    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True)

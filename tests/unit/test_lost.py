@@ -146,6 +146,7 @@ def test_an_explicit_wait_for_a_lost_point_fails_too() -> None:
 
 
 @pytest.mark.spec("R-lost")
+@pytest.mark.spec("R-close")
 def test_close_loses_a_device_after_its_work() -> None:
     with k.memory_devices(2) as (a, b):
         x, y = k.buffer(rig.host(), 1), k.buffer(a, 1)

@@ -101,8 +101,9 @@ def _run(space: Namespace) -> None:
         ratio = found["median"] / theirs["median"]
         found["against"] = {**theirs, "ratio": ratio, "difference": other.difference(outputs)}
     if space.kernels:
+        ints = model.signature.ints(given.variables)
         del bound, model  # their memory
-        found |= _kernels(space, inputs, outputs, device, tuple(given.variables.values()))
+        found |= _kernels(space, inputs, outputs, device, ints)
     _show(found, space)
 
 

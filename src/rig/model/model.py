@@ -208,7 +208,7 @@ class Model:
         if case is None:
             if len(cases) >= _MANY_CASES:
                 cases.clear()
-            case = cases[key] = Case(signature.at(values), key)
+            case = cases[key] = Case(signature.at(values), signature.ints(values))
         if self._result is not None and not case.learned:
             case.learn()
         return case

@@ -71,7 +71,7 @@ class Tensor(Record):
 class Signature(Record, always=("compiler", "target", "name", "format")):
     """The inputs and outputs of a model in order, the compiler that made it, and the processor it was made for.
 
-    Variable i is word i of the program's ints.
+    Variable i is word i of the program's ints; after them come `words`, each an expression of variables.
     """
 
     inputs: tuple[Tensor, ...]
@@ -81,6 +81,7 @@ class Signature(Record, always=("compiler", "target", "name", "format")):
     name: str = ""
     format: int = FORMAT
     variables: tuple[Variable, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -96,6 +97,15 @@ class Signature(Record, always=("compiler", "target", "name", "format")):
             return tuple(t.replace(shape=tuple(low for low, _ in _bounds(t.shape, ranges))) for t in tensors)
 
         return self.replace(inputs=fixed(self.inputs), outputs=fixed(self.outputs)) if self.variables else self
+
+    def ints(self, values: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the first words of a run's ints, for a value of each variable."""
+        found = [values[v.name] for v in self.variables]
+        if self.words:
+            from rig.model.extents import bounds
+
+            found += [bounds(word, {name: (n, n) for name, n in values.items()})[0] for word in self.words]
+        return tuple(found)
 
     def largest(self) -> Signature:
         """Return the signature with each extent as large as it may be."""
@@ -184,8 +194,16 @@ def _check_variables(signature: Signature, program: Program | Packed) -> None:
         if not -(1 << 63) <= variable.min <= default <= variable.max < 1 << 63:
             limits = f"min {variable.min}, default {variable.default} and max {variable.max}"
             raise Invalid(f"{label}: {limits} are not in order")
-    if len(signature.variables) > program.ints:
-        raise Invalid(f"there are {len(signature.variables)} variables, but the program has {program.ints} ints")
+    count = len(signature.variables) + len(signature.words)
+    if count > program.ints:
+        raise Invalid(f"there are {count} variables and words, but the program has {program.ints} ints")
+    for i, word in enumerate(signature.words):
+        from rig.model.extents import bounds
+
+        try:
+            bounds(word, signature.ranges)
+        except Invalid as error:
+            raise Invalid(f"words[{i}]: {error}") from None
 
 
 def _check_tensor(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rig.errors import Invalid, Refused
+from rig.model.extents import bounds
 from tolk_engine.frontend.lower import lower
-from tolk_engine.schedule import Arg, Call, Foreign, Schedule, SlotRef
+from tolk_engine.schedule import Affine, Arg, Call, CopyCall, Foreign, Schedule, SlotRef, Step
 
 __all__ = ["Evaluator", "evaluate"]
 
@@ -42,16 +43,27 @@ class Evaluator:
         numbers = {v.name: v.default for v in schedule.variables} | variables
         for at, data in zip(schedule.inputs, inputs, strict=True):
             _fill(self._slots[at], data)
-        for call in schedule.calls:
-            if isinstance(call, Call):
-                self._code.run(call, [self._address(a) for a in call.args], numbers)
-            else:
-                ctypes.memmove(self._address(call.dst), self._address(call.src), call.nbytes)
+        numbers |= {w: bounds(w, {k: (v or 0,) * 2 for k, v in numbers.items()})[0] for w in schedule.words}
+        self._steps(schedule.calls, numbers)
         return [ctypes.string_at(_start(self._slots[i]), schedule.slots[i].nbytes) for i in schedule.outputs]
 
-    def _address(self, arg: Arg) -> int:
+    def _steps(self, steps: Sequence[Step], numbers: dict[str, int | None]) -> None:
+        for step in steps:
+            if isinstance(step, Call):
+                self._code.run(step, [self._address(a, numbers) for a in step.args], numbers)
+            elif isinstance(step, CopyCall):
+                ctypes.memmove(self._address(step.dst, numbers), self._address(step.src, numbers), step.nbytes)
+            else:
+                trips = step.trips if isinstance(step.trips, int) else numbers[step.trips] or 0
+                for trip in range(trips):
+                    if step.flag is not None and ctypes.string_at(self._address(step.flag, numbers), 1) == b"\0":
+                        break
+                    self._steps(step.calls, numbers | {step.name: trip})
+
+    def _address(self, arg: Arg, numbers: Mapping[str, int | None]) -> int:
         blocks = self._slots if isinstance(arg.node, SlotRef) else self._storages
-        return _start(blocks[arg.node.index]) + arg.offset
+        moved = sum((numbers[name] or 0) * factor for name, factor in arg.moves)
+        return _start(blocks[arg.node.index]) + arg.offset + moved
 
 
 def _block(nbytes: int) -> Any:
@@ -143,7 +155,10 @@ class _Code:
         """Run one launch to its end; `numbers` are the variables' values."""
         kernel = self._lowered[call.kernel]
         words = [addresses[i] for i in kernel.arg_order]
-        words += [int(numbers[v] or 0) if isinstance(v, str) else v for v in call.values]
+        for v in call.values:
+            moves = ((v, 1),) if isinstance(v, str) else v.moves if isinstance(v, Affine) else ()
+            add = v.add if isinstance(v, Affine) else v if isinstance(v, int) else 0
+            words.append(add + sum((numbers[name] or 0) * factor for name, factor in moves))
         block = (ctypes.c_uint64 * len(words))(*[word & (2**64 - 1) for word in words])
         form = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
         form(self._engine.get_function_address(f"f{call.kernel}"))(ctypes.addressof(block), 0, kernel.iterations)

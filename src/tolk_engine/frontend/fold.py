@@ -6,7 +6,21 @@ from dataclasses import replace
 
 from tolk_engine.frontend import adapter
 from tolk_engine.frontend.evaluate import evaluate
-from tolk_engine.schedule import Arg, Call, CopyCall, Foreign, Ref, Schedule, Slot, SlotRef, Storage, StorageRef
+from tolk_engine.schedule import (
+    Arg,
+    Call,
+    CopyCall,
+    Foreign,
+    Loop,
+    Ref,
+    Schedule,
+    Slot,
+    SlotRef,
+    Step,
+    Storage,
+    StorageRef,
+    with_args,
+)
 
 __all__ = ["fold"]
 
@@ -31,11 +45,15 @@ def fold(schedule: Schedule) -> Schedule:
     return _Folding(schedule, folded).result() if folded else schedule
 
 
-def _targets(call: Call | CopyCall) -> set[Ref]:
+def _targets(call: Step) -> set[Ref]:
+    if isinstance(call, Loop):
+        return set().union(*map(_targets, call.calls))
     return {call.dst.node} if isinstance(call, CopyCall) else {call.args[w].node for w in call.writes}
 
 
-def _sources(call: Call | CopyCall) -> set[Ref]:
+def _sources(call: Step) -> set[Ref]:
+    if isinstance(call, Loop):
+        return set().union({call.flag.node} if call.flag else (), *map(_sources, call.calls))
     return {call.src.node} if isinstance(call, CopyCall) else {call.args[r].node for r in call.reads}
 
 
@@ -61,11 +79,13 @@ def _foldable(schedule: Schedule) -> set[int]:
         folded = kept
 
 
-def _worth_keeping(schedule: Schedule, call: Call | CopyCall) -> bool:
+def _worth_keeping(schedule: Schedule, call: Step) -> bool:
     if isinstance(call, CopyCall):
         return True
+    if isinstance(call, Loop) or any(not isinstance(v, int) for v in call.values):  # what a run gives
+        return False
     kernel = schedule.kernels[call.kernel]
-    if isinstance(kernel, Foreign) or any(isinstance(v, str) for v in call.values):  # not ours to run; what a run gives
+    if isinstance(kernel, Foreign):  # not ours to run
         return False
     result = sum(schedule.node(ref).nbytes for ref in _targets(call))
     given = sum(schedule.node(ref).nbytes for ref in _sources(call))
@@ -91,14 +111,12 @@ class _Folding:
 
     def result(self) -> Schedule:
         """Return the schedule with the results as constants."""
-        calls: list[Call | CopyCall] = []
+        calls: list[Step] = []
         for at, call in enumerate(self.schedule.calls):
             if at in self.folded:
                 self.version.update(dict.fromkeys(_targets(call), at))
-            elif isinstance(call, CopyCall):
-                calls.append(replace(call, src=self._moved(call.src)))
             else:
-                calls.append(replace(call, args=tuple(self._moved(a) for a in call.args)))
+                calls += with_args([call], self._moved)
         for index in self.schedule.outputs:
             if SlotRef(index) in self.made:
                 nbytes = self.schedule.slots[index].nbytes
@@ -131,10 +149,10 @@ class _Folding:
             if isinstance(ref, SlotRef):
                 moved[ref] = StorageRef(len(storages))
                 storages.append(Storage(self.schedule.node(ref).nbytes, self.schedule.node(ref).device, 64))
-        calls: list[Call | CopyCall] = []
+        calls: list[Step] = []
         order = list(self.wanted)
         for at in sorted(self.folded):
-            calls.append(_renamed(self.schedule.calls[at], moved))
+            calls += with_args([self.schedule.calls[at]], lambda a: replace(a, node=moved.get(a.node, a.node)))
             for number, (ref, version) in enumerate(order):
                 if version == at:
                     nbytes = self.schedule.node(ref).nbytes
@@ -150,30 +168,28 @@ class _Folding:
         return evaluate(compact(inner))
 
 
-def _renamed(call: Call | CopyCall, moved: dict[Ref, Ref]) -> Call | CopyCall:
-    def arg(old: Arg) -> Arg:
-        return replace(old, node=moved.get(old.node, old.node))
-
-    if isinstance(call, CopyCall):
-        return replace(call, dst=arg(call.dst), src=arg(call.src))
-    return replace(call, args=tuple(arg(a) for a in call.args))
-
-
 def compact(schedule: Schedule) -> Schedule:
     """Return the schedule without the storage and kernels that no call names."""
     storages: dict[Ref, Ref] = {}
     kernels: dict[int, int] = {}
-    calls: list[Call | CopyCall] = []
-    for call in schedule.calls:
-        args = (call.dst, call.src) if isinstance(call, CopyCall) else call.args
-        for a in args:
-            if isinstance(a.node, StorageRef) and a.node not in storages:
-                storages[a.node] = StorageRef(len(storages))
-        renamed = _renamed(call, storages)
-        if isinstance(renamed, Call):
-            renamed = replace(renamed, kernel=kernels.setdefault(renamed.kernel, len(kernels)))
-        calls.append(renamed)
+
+    def arg(a: Arg) -> Arg:
+        if isinstance(a.node, SlotRef):
+            return a
+        return replace(a, node=storages.setdefault(a.node, StorageRef(len(storages))))
+
+    def numbered(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        out: list[Step] = []
+        for step in steps:
+            if isinstance(step, Loop):
+                step = replace(step, calls=numbered(step.calls))
+            elif isinstance(step, Call):
+                step = replace(step, kernel=kernels.setdefault(step.kernel, len(kernels)))
+            out.append(step)
+        return tuple(out)
+
+    calls = numbered(with_args(schedule.calls, arg))
     return replace(
-        schedule, storages=tuple(schedule.storages[ref.index] for ref in storages), calls=tuple(calls),
+        schedule, storages=tuple(schedule.storages[ref.index] for ref in storages), calls=calls,
         kernels=tuple(schedule.kernels[i] for i in kernels),
     )  # fmt: skip
