@@ -104,13 +104,13 @@ def _environment() -> dict[str, str]:
 
 
 class Clang(Compiler):
-    """An installed clang of version 15 or later. Raises `Refused` as `command`."""
+    """An installed clang of version 15 or later, `using` or the one that is found. Raises `Refused` as `command`."""
 
     _sources: ClassVar[tuple[str, ...]] = (*Compiler._sources, __file__)
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, using: Command | None = None) -> None:
         super().__init__(target)
-        self._command = command()
+        self._command = command() if using is None else using
         self.version = f"clang {self._command.version}"
         self.processor = self._processor() if target.tuned else ""
 
@@ -128,7 +128,9 @@ class Clang(Compiler):
 
     @property
     def _flags(self) -> tuple[str, ...]:
-        given = ["-target", self.triple, "-x", "ir", "-c", "-O2", "-fPIC", "-Wno-override-module"]
+        given = ["-target", self.triple, "-x", "ir", "-c", "-O2", "-Wno-override-module"]
+        if not self.target.windows:  # code for Windows is, and the option is refused there
+            given.append("-fPIC")
         for word in ("-target-cpu", self._cpu, *(w for f in self._features for w in ("-target-feature", f))):
             given += ["-Xclang", word]
         return tuple(given)

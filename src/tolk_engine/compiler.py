@@ -15,10 +15,13 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from threading import Event
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rig.errors import Invalid, Refused
 from tolk_engine.target import ARM64_FEATURES, Target
+
+if TYPE_CHECKING:
+    from tolk_engine.clang import Command
 
 __all__ = ["BACKENDS", "Compiler", "backend_name", "compiler"]
 
@@ -48,15 +51,22 @@ def backend_name(backend: str | None = None) -> str:
 
 def compiler(target: Target, backend: str | None = None) -> Compiler:
     """Return the compiler of `target`, made once per target and backend. Raises as `Compiler` and `backend_name`."""
-    return _made(target, backend_name(backend))
+    if backend_name(backend) == "clang":
+        from tolk_engine.clang import command
+
+        return _clang(target, command())
+    return _llvmlite(target)
 
 
 @functools.cache
-def _made(target: Target, backend: str) -> Compiler:
-    if backend == "clang":
-        from tolk_engine.clang import Clang
+def _clang(target: Target, command: Command) -> Compiler:
+    from tolk_engine.clang import Clang
 
-        return Clang(target)
+    return Clang(target, command)
+
+
+@functools.cache
+def _llvmlite(target: Target) -> Compiler:
     from tolk_engine.llvm import Llvmlite
 
     return Llvmlite(target)

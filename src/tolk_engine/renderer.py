@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rig.errors import Refused
 from tolk_engine import cache
-from tolk_engine.compiler import backend_name, compiler
+from tolk_engine.compiler import Compiler, compiler
 from tolk_engine.target import DeviceRecord, Target, target
 
 if TYPE_CHECKING:
@@ -19,19 +19,19 @@ __all__ = ["Renderer", "of_target", "renderer"]
 
 
 class Renderer:
-    """Writes kernels as text for one host target and compiles them with one backend.
+    """Writes kernels as text for one host target and compiles them, by default with llvmlite or what the user chose.
 
     `target` is what it writes for, `version` names what compiles, `processor` what code is tuned for if it is. The two
     keys name text and objects in a `tolk_engine.cache.Cache`: equal keys, equal bytes.
 
-    Raises `Refused` with the reason if the target's compiler is not available, `Invalid` for a backend that is unknown.
+    Raises `Refused` with the reason if the target's compiler is not available.
     """
 
-    def __init__(self, target: Target, backend: str | None = None) -> None:
+    def __init__(self, target: Target, using: Compiler | None = None) -> None:
         if not target.on_host:
             raise Refused(f"programs for {target.device} ({target.arch}) cannot be written: only host code is, so far")
         self.target = target
-        self._compiler = compiler(target, backend)
+        self._compiler = compiler(target) if using is None else using
         self.version = self._compiler.version
         self.processor = self._compiler.processor
 
@@ -70,12 +70,14 @@ def of_target(target: Target, backend: str | None = None) -> Renderer:
 
     Raises `Refused` with the reason if its compiler is not available, and `Invalid` if there is no such backend.
     """
-    return _made(target, backend_name(backend))
+    if not target.on_host:
+        return Renderer(target)  # says why there is none
+    return _made(target, compiler(target, backend))
 
 
 @functools.cache
-def _made(target: Target, backend: str) -> Renderer:
-    return Renderer(target, backend)
+def _made(target: Target, using: Compiler) -> Renderer:
+    return Renderer(target, using)
 
 
 def renderer(d: DeviceRecord, backend: str | None = None) -> Renderer:
