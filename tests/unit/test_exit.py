@@ -6,8 +6,11 @@ import pytest
 
 from tests.unit import processes
 
-TIMES = 20
 AT_ONCE = 4
+often = pytest.mark.parametrize(
+    "times", [20, pytest.param(100, marks=[pytest.mark.big, pytest.mark.timeout(300)])], ids=["", "100 times"]
+)
+"""Each script many times; as often as the report asks for among the big tests."""
 
 SCRIPTS = {
     "a program in a global": """
@@ -73,15 +76,17 @@ sys.exit(0)
 @pytest.mark.spec("R-exit")
 @pytest.mark.case("C16")
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_the_interpreter_ends_quietly(script: str) -> None:
-    for _ in range(0, TIMES, AT_ONCE):
+@often
+def test_the_interpreter_ends_quietly(script: str, times: int) -> None:
+    for _ in range(0, times, AT_ONCE):
         for process in [processes.start(script) for _ in range(AT_ONCE)]:
             assert processes.finish(process, 10) == (0, "", "")
 
 
 @pytest.mark.spec("R-exit")
 @pytest.mark.case("C16")
-def test_an_unhandled_exception_gives_its_code_and_its_text_only() -> None:
+@often
+def test_an_unhandled_exception_gives_its_code_and_its_text_only(times: int) -> None:
     script = """
 device = rig.memory_device("busy", delay=0.01)
 model, on_device = counter(rig.host()), counter(device)
@@ -89,7 +94,7 @@ x, y = rig.Buffer.create(rig.host(), 8), rig.Buffer.create(device, 8)
 run(model, [x], [3]); run(on_device, [y], [3])
 raise KeyError("on purpose")
 """
-    for _ in range(0, TIMES, AT_ONCE):
+    for _ in range(0, times, AT_ONCE):
         for process in [processes.start(script) for _ in range(AT_ONCE)]:
             code, out, err = processes.finish(process, 10)
             assert (code, out) == (1, "")
