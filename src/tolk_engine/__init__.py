@@ -21,14 +21,15 @@ from tolk_engine.schedule import Schedule, SlotRef, StorageRef, Var
 from tolk_engine.target import Target, target
 
 if TYPE_CHECKING:
-    from tolk_engine.frontend import CFunction, Spec, capture, from_onnx
+    from tolk_engine.frontend import CFunction, Spec, capture, fori_loop, from_onnx, scan, while_loop
 
 __all__ = [
     "CFunction", "Compiled", "Linked", "Progress", "Renderer", "Schedule", "SlotRef", "Spec", "Storage",
-    "StorageRef", "Target", "Var", "capture", "compile", "from_onnx", "link", "renderer", "run", "slots", "target",
+    "StorageRef", "Target", "Var", "capture", "compile", "fori_loop", "from_onnx", "link", "renderer", "run",
+    "scan", "slots", "target", "while_loop",
 ]  # fmt: skip
 
-_LATER = ("CFunction", "Spec", "capture", "from_onnx")
+_LATER = ("CFunction", "Spec", "capture", "fori_loop", "from_onnx", "scan", "while_loop")
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from tinygrad.tensor import all_tensors
 from tinygrad.uop.ops import Ops, UOp, buffers
 
 from rig.errors import Invalid
-from tolk_engine.frontend import adapter, onnx_operators
+from tolk_engine.frontend import adapter, kernels, onnx_operators
 from tolk_engine.frontend.identity import kernel_key
 from tolk_engine.frontend.renderer import HostRenderer
 from tolk_engine.frontend.symbolic import variable_names
@@ -82,8 +82,8 @@ def test_buffers_are_numbered_in_the_order_of_their_making() -> None:
 
 def test_constants_arrive_as_copies_from_host_devices() -> None:
     call = captured(Tensor([1, 2, 3], device="CPU"))[0]
-    assert call.src[0].op is Ops.COPY and adapter.kind_of(call) == "copy"
-    target, source = (adapter.view_of(a) for a in adapter.arguments(call))
+    assert call.src[0].op is Ops.COPY and kernels.kind_of(call) == "copy"
+    target, source = (adapter.view_of(a) for a in kernels.arguments(call))
     assert (target.buffer.device, source.buffer.device) == ("CPU", "PYTHON")
     held = adapter.held_bytes(source.buffer)
     assert held is not None and held.readonly and held.tobytes() == np.int32([1, 2, 3]).tobytes()
@@ -92,7 +92,7 @@ def test_constants_arrive_as_copies_from_host_devices() -> None:
 
 def test_bytes_of_numpy_are_copied() -> None:
     array = np.arange(4, dtype=np.float32)
-    source = adapter.view_of(adapter.arguments(captured(Tensor(array, device="CPU"))[0])[1])
+    source = adapter.view_of(kernels.arguments(captured(Tensor(array, device="CPU"))[0])[1])
     held = adapter.held_bytes(source.buffer)
     array[:] = 0
     assert held is not None and held.tobytes() == np.arange(4, dtype=np.float32).tobytes()
@@ -117,7 +117,7 @@ def test_a_view_becomes_an_offset() -> None:
     ],
 )
 def test_what_a_kernel_reads_and_writes_is_seen(function: Any, reads: Any, writes: Any, whole: Any) -> None:
-    how = adapter.access(captured(function(placeholder(4)))[-1].src[0])
+    how = kernels.access(captured(function(placeholder(4)))[-1].src[0])
     assert (how.writes, how.whole) == (writes, whole)
     assert set(reads) <= set(how.reads)
     assert how.itemsizes == (4,) * len(how.itemsizes)
@@ -133,9 +133,9 @@ def test_a_compiled_kernel_has_its_parts_where_they_are_looked_for() -> None:
     assert info.globals == (0, 1, 2) and info.outs == (0,) and info.vars == ()
     assert info.launch_dims({})[0] == (1, 1, 1)
     assert info.function_name.isidentifier()
-    ops, mem = adapter.estimates(program)
+    ops, mem = kernels.estimates(program)
     assert ops >= 2 * 4 * 4 * 8 - 16 and mem == 4 * (16 + 32 + 32)
-    rough = adapter.rough_estimates(ast)
+    rough = kernels.rough_estimates(ast)
     assert ops / 2 <= rough[0] <= ops * 2 and rough[1] == mem
 
 
@@ -148,8 +148,8 @@ def test_a_bound_variable_is_a_value_beside_the_buffers() -> None:
     ((linear, values),) = hook.taken
     call = linear.src[-1]
     assert values == {"n": 3}
-    assert variable_names(call.src[0]) == ("n",) and adapter.bound_values(call, values) == {"n": 3}
-    assert len(adapter.arguments(call)) == 2
+    assert variable_names(call.src[0]) == ("n",) and kernels.bound_values(call, values) == {"n": 3}
+    assert len(kernels.arguments(call)) == 2
 
 
 def test_keys_do_not_depend_on_the_buffers() -> None:

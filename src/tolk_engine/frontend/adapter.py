@@ -1,4 +1,4 @@
-"""What we rely on in tinygrad's internals, in one place (variables are in `symbolic`), and its state's only guard.
+"""What we rely on in tinygrad's internals beside its kernels and variables, and the only guard of its global state.
 
 tinygrad keeps its settings, its hook for captured schedules and its table of tensors in module variables. `pinned`
 and `recording` take one lock for the whole process, set what they need and put everything back. Objects of tinygrad are
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -21,20 +21,20 @@ from tinygrad.dtype import AddrSpace, dtypes
 from tinygrad.engine.realize import capturing
 from tinygrad.helpers import Context, Target
 from tinygrad.tensor import _apply_map_to_tensors, all_tensors
-from tinygrad.uop.ops import GroupOp, KernelInfo, Ops, UOp, buffers
+from tinygrad.uop.ops import GroupOp, Ops, buffers
 
 from rig.errors import Error, Invalid, Refused
 from tolk_engine.frontend.comparisons import right_comparisons
 from tolk_engine.frontend.repairs import repair
-from tolk_engine.frontend.symbolic import variable_names, varies
+from tolk_engine.frontend.symbolic import varies
 
 __all__ = [
-    "HOST_DEVICES", "VERSION", "Access", "Hooks", "Recorder", "Tensor", "Uop", "View", "access", "age", "arguments",
-    "as_tensor", "bound_values", "buffers_of", "call_opaque", "constant", "contiguous_output", "dtype_name",
-    "dtype_of", "estimates", "held_bytes", "hold", "is_memory", "is_pending", "is_placeable", "itemsize",
-    "kernel_name", "kind_of", "live_tensors", "make_target", "new_held", "new_placeholder",
-    "onnx_runner", "own_output", "pinned", "plain_view", "realize", "recording", "release", "replace_everywhere",
-    "rng_counters", "root", "rough_estimates", "view_of", "written_buffers",
+    "HOST_DEVICES", "VERSION", "Entry", "Hooks", "RecordedLoop", "Recorder", "Tensor", "Uop", "View", "age",
+    "as_tensor", "buffers_of", "constant", "contiguous_output", "current_hooks", "default_dtype", "dtype_name",
+    "dtype_of", "flat", "held_bytes", "hold", "is_memory", "is_pending", "is_placeable", "itemsize", "live_tensors",
+    "loop_names", "make_target", "memory_of", "new_held", "new_placeholder", "onnx_runner", "own_memory",
+    "own_output", "pinned", "plain_view", "pretend", "random_counters", "realize", "recording", "release",
+    "replace_everywhere", "rng_counters", "root", "stored", "view_of",
 ]  # fmt: skip
 
 VERSION = "0.14.0"
@@ -139,10 +139,42 @@ def pinned() -> Iterator[None]:
 
 
 @dataclass
+class RecordedLoop:
+    """A loop that was recorded: what one trip does; `flag` is a byte that is read before each trip."""
+
+    name: str
+    trips: int | str
+    calls: list[Entry]
+    flag: Uop | None = None
+
+
+Entry: TypeAlias = "tuple[Uop, dict[str, int]] | RecordedLoop"
+"""What was recorded: a call with the values of its variables, or a loop."""
+
+
+def flat(entries: Iterable[Entry]) -> Iterator[tuple[Uop, dict[str, int]]]:
+    """Give the calls in order, each loop's once in its place."""
+    for entry in entries:
+        if isinstance(entry, RecordedLoop):
+            yield from flat(entry.calls)
+        else:
+            yield entry
+
+
+def loop_names(entries: Iterable[Entry]) -> set[str]:
+    """Return the names of all loops."""
+    found: set[str] = set()
+    for entry in entries:
+        if isinstance(entry, RecordedLoop):
+            found |= {entry.name} | loop_names(entry.calls)
+    return found
+
+
+@dataclass
 class Recorder:
     """What a traced function scheduled: each call with the values of its variables, in order."""
 
-    calls: list[tuple[Uop, dict[str, int]]] = field(default_factory=list)
+    calls: list[Entry] = field(default_factory=list)
     thread: int = field(default_factory=threading.get_ident)
 
     def add_linear(self, linear: Uop, values: dict[str, int]) -> None:
@@ -162,6 +194,15 @@ class Hooks(Protocol):
         """Prepare a tensor that the function assigns to in place."""
 
 
+_tracing = threading.local()
+
+
+def current_hooks() -> Hooks | None:
+    """Return the hooks of this thread's innermost trace, None outside of one."""
+    found: Hooks | None = getattr(_tracing, "hooks", None)
+    return found
+
+
 @contextlib.contextmanager
 def recording(recorder: Recorder, hooks: Hooks) -> Iterator[list[tuple[Tensor, Uop]]]:
     """Trace: schedules go to `recorder`, reads and in-place writes to `hooks`, and no tensor remembers it afterwards.
@@ -176,9 +217,11 @@ def recording(recorder: Recorder, hooks: Hooks) -> Iterator[list[tuple[Tensor, U
         state = {k: dict(getattr(_Tensor, k)) for k in ("_device_seeds", "_device_rng_counters")}
         undo = _patch(recorder, hooks)
         capturing[:] = [recorder]
+        outer, _tracing.hooks = getattr(_tracing, "hooks", None), hooks
         try:
             yield before
         finally:
+            _tracing.hooks = outer
             undo()
             for tensor, uop in before:
                 tensor.uop = uop
@@ -268,7 +311,7 @@ def new_placeholder(shape: Sequence[int | Uop], dtype: str, device: str) -> tupl
         count = count * n
         most *= n if isinstance(n, int) else int(n.vmax)
     whole = _Tensor.empty(most, dtype=dtype_of(dtype), device=device)
-    return whole.shrink(((0, count),)).reshape(*shape), whole
+    return whole.shrink(((0, count),)).reshape(tuple(shape)), whole
 
 
 def rng_counters(device: str) -> None:
@@ -288,7 +331,7 @@ def contiguous_output(tensor: Tensor, device: str) -> Tensor:
     if not is_placeable(tensor):
         return _Tensor(tensor.uop.clone(device=device))
     if varies(tensor.shape):  # dense whatever its shape is
-        return tensor.flatten().contiguous().reshape(*tensor.shape)
+        return tensor.flatten().contiguous().reshape(tensor.shape)
     uop = tensor.uop
     while uop.op is Ops.RESHAPE:  # a reshape of something shares its buffer with it
         uop = uop.src[0]
@@ -299,7 +342,26 @@ def contiguous_output(tensor: Tensor, device: str) -> Tensor:
 
 def own_output(tensor: Tensor) -> Tensor:
     """Return `contiguous_output` of a tensor whose shape varies, over a buffer that nothing else shares."""
-    return _Tensor(tensor.flatten().uop.clone()).reshape(*tensor.shape)
+    return _Tensor(tensor.flatten().uop.clone()).reshape(tensor.shape)
+
+
+def own_memory(tensor: Tensor, device: str) -> Tensor:
+    """Return a tensor of the same value over a new buffer of its own, which a realize fills."""
+    if 0 in tensor.shape or not is_placeable(tensor):
+        return _Tensor(tensor.uop.clone(device=device))
+    return _Tensor(tensor.flatten().uop.clone(device=device)).reshape(tensor.shape)
+
+
+def stored(target: Uop, value: Uop) -> Uop:
+    """Return memory `target` after `value` is stored in it."""
+    return target.after(target.store(value))
+
+
+def default_dtype(number: bool | int | float) -> Any:
+    """Return the dtype that tinygrad gives a Python number."""
+    if isinstance(number, bool):
+        return dtypes.bool
+    return dtypes.default_int if isinstance(number, int) else dtypes.default_float
 
 
 class _HeldDevice:
@@ -327,9 +389,19 @@ def hold(uop: Uop, data: bytes | memoryview) -> None:
     memory._bufs[memory.device] = memoryview(bytearray(data))
 
 
+def pretend(uop: Uop) -> None:
+    """Let tinygrad take a BUFFER for filled, so that it writes parts of it in place; it still holds nothing."""
+    hold(uop, b"")
+    _PRETENDED.add(uop)
+
+
 def release(uop: Uop) -> None:
-    """Undo `hold`."""
+    """Undo `hold` and `pretend`."""
     uop.buffer._bufs.clear()
+    _PRETENDED.discard(uop)
+
+
+_PRETENDED: set[Uop] = set()
 
 
 def root(uop: Uop) -> Uop:
@@ -366,6 +438,8 @@ def held_bytes(uop: Uop) -> memoryview | None:
 
     Bytes of Python lists and byte strings are shared, since tinygrad owns them; a NumPy array's are copied.
     """
+    if uop in _PRETENDED:
+        return None
     memory = buffers.get(uop)
     if memory is None or not hasattr(memory, "as_memoryview") or not memory.is_allocated():
         if not str(uop.device).startswith("DISK"):
@@ -461,101 +535,17 @@ def plain_view(tensor: Tensor) -> View | None:
     return view_of(source) if node.op is Ops.BUFFER and isinstance(node.device, str) else None
 
 
-def call_opaque(name: str, outputs: Sequence[Uop], inputs: Sequence[Uop]) -> list[Uop]:
-    """Return `outputs` after one kernel `name` that writes them from `inputs`, which tinygrad leaves as it is."""
-
-    def body(*places: Uop) -> Uop:
-        given = [p.flatten()[0].cast(dtypes.float32) for p in places[len(outputs) :]]
-        value = sum(given[1:], given[0]) if given else UOp.const(0.0)
-        stores = [p.flatten()[0].store(value.cast(p.dtype)) for p in places[: len(outputs)]]
-        return UOp.sink(*stores, arg=KernelInfo(name=name))
-
-    return list(UOp.custom_kernel(*outputs, *inputs, fxn=body)[: len(outputs)])
+def memory_of(uop: Uop) -> Uop | None:
+    """Return the BUFFER that a node is a view of, in-place writes that are not scheduled yet included; None if none."""
+    node = root(uop)
+    while node.op is Ops.AFTER:
+        node = root(node.src[0])
+    return node if node.op is Ops.BUFFER else None
 
 
-def kernel_name(call: Uop) -> str:
-    """Return the name that a recorded kernel was given, or tinygrad's own for all others."""
-    return str(getattr(call.src[0].arg, "name", ""))
-
-
-def kind_of(call: Uop) -> str:
-    """Return what a recorded call does: ``kernel``, ``copy``, or tinygrad's own name of something else."""
-    op = call.src[0].op
-    return "kernel" if op is Ops.SINK else "copy" if op is Ops.COPY else str(op)
-
-
-def arguments(call: Uop) -> list[Uop]:
-    """Return a call's buffers in the order of its parameters."""
-    return [s for s in call.src[1:] if not s.is_bound_var]
-
-
-def written_buffers(call: Uop) -> list[Uop]:
-    """Return the BUFFERs that a recorded call writes."""
-    places = access(call.src[0]).writes if kind_of(call) == "kernel" else (0,)
-    return [view_of(arguments(call)[at]).buffer for at in places]
-
-
-def bound_values(call: Uop, values: dict[str, int]) -> dict[str, int]:
-    """Return the value that a recorded call has for each of its kernel's variables."""
-    bound = {s.src[0].expr: s.src[1].src[1] for s in call.src[1:] if s.is_bound_var}
-    found = {}
-    for name in variable_names(call.src[0]):
-        value = bound.get(name, values.get(name))
-        if value is None:
-            raise Invalid(f"variable {name!r} has no value")
-        found[name] = int(value if isinstance(value, int) else value.arg)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How a kernel uses its parameters: positions that are read, that are written, and the part of those written whole.
-
-    `itemsizes` holds each parameter's element size in bytes.
-    """
-
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    whole: tuple[int, ...]
-    itemsizes: tuple[int, ...]
-
-
-def access(ast: Uop) -> Access:
-    """Return how a kernel's description uses its parameters."""
-    nodes = ast.toposort()
-    params = {u.arg.slot: u for u in nodes if u.op is Ops.PARAM and u.addrspace is AddrSpace.GLOBAL}
-    if sorted(params) != list(range(len(params))):
-        raise Invalid(f"a kernel's parameters are numbered {sorted(params)}")
-    reads: set[int] = set()
-    writes: set[int] = set()
-    whole: set[int] = set()
-    for node in nodes:
-        for position, source in enumerate(node.src):
-            if source.op is Ops.PARAM and source.addrspace is AddrSpace.GLOBAL:
-                if node.op is not Ops.INDEX or position != 0:  # in a form that we do not know: may be read
-                    reads.add(source.arg.slot)
-            elif source.op is Ops.INDEX and source.addrspace is AddrSpace.GLOBAL:
-                slot = source.buf_uop.arg.slot
-                if node.op is Ops.STORE and position == 0:
-                    writes.add(slot)
-                    if _stores_whole(node, params[slot]):
-                        whole.add(slot)
-                else:
-                    reads.add(slot)
-    sizes = tuple(int(params[slot].dtype.itemsize) for slot in sorted(params))
-    return Access(tuple(sorted(reads)), tuple(sorted(writes)), tuple(sorted(whole)), sizes)
-
-
-def _stores_whole(store: Uop, param: Uop) -> bool:
-    """Whether a STORE under its loops writes each element of `param`."""
-    if len(store.src) != 2 or any(u.is_invalid for u in store.src[0].toposort()):
-        return False
-    if any(loop.src[0].op is not Ops.CONST for loop in store.ranges):
-        return False  # a loop whose length varies may be shorter
-    count = 1
-    for loop in store.ranges:
-        count *= int(loop.vmax) + 1
-    return count >= int(param.max_numel())
+def random_counters() -> list[Tensor]:
+    """Return tinygrad's random counters."""
+    return list(_Tensor._device_rng_counters.values())
 
 
 def is_pending(tensor: Tensor) -> bool:
@@ -572,31 +562,3 @@ def buffers_of(tensor: Tensor) -> list[Uop]:
 def age(uop: Uop) -> int:
     """Return a BUFFER's number; a later one's is larger, and negative ones were there before."""
     return int(uop.arg.slot)
-
-
-def estimates(program: Uop) -> tuple[int, int]:
-    """Return the operations and bytes of distinct memory of a compiled kernel's launch, at the variables' largest."""
-    found = program.src[0].arg.estimates
-    return _largest(found.ops), _largest(found.mem)
-
-
-_WEIGHTS = {Ops.EXP2: 16, Ops.LOG2: 16, Ops.SIN: 24, Ops.SQRT: 2}
-
-
-def rough_estimates(ast: Uop) -> tuple[int, int]:
-    """Return about what `estimates` will say, from a kernel's description, before it is compiled."""
-    ops = mem = 0
-    for node in ast.toposort():
-        if node.op is Ops.PARAM and node.addrspace is AddrSpace.GLOBAL:
-            mem += int(node.max_numel()) * int(node.dtype.itemsize)
-        elif (node.op in GroupOp.ALU or node.op is Ops.REDUCE) and node.dtype not in dtypes.weaks:
-            loops = {**node.ranges, **{r: None for r in node.src[1:] if node.op is Ops.REDUCE and r.op is Ops.RANGE}}
-            count = _WEIGHTS.get(node.op, 1)
-            for loop in loops:
-                count *= int(loop.vmax) + 1
-            ops += count
-    return ops, mem
-
-
-def _largest(value: Any) -> int:
-    return int(value.vmax) if isinstance(value, UOp) else int(value)

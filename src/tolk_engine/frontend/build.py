@@ -8,23 +8,27 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from rig.errors import Invalid
-from tolk_engine.frontend import adapter, symbolic
+from tolk_engine.frontend import adapter, kernels, symbolic
 from tolk_engine.frontend.adapter import Uop
 from tolk_engine.frontend.foreign import ForeignCall, known
 from tolk_engine.frontend.identity import kernel_key
+from tolk_engine.frontend.work import Memory, Work, adopt, hoist, prune, replace_memory, walk
 from tolk_engine.schedule import (
     Arg,
     Call,
     CopyCall,
     Foreign,
     Kernel,
+    Loop,
     Ref,
     Schedule,
     Slot,
     SlotRef,
+    Step,
     Storage,
     StorageRef,
     Var,
+    loops,
 )
 
 __all__ = ["STORAGE_ALIGN", "Labels", "Port", "build"]
@@ -58,45 +62,18 @@ class Port:
         return any(isinstance(n, str) for n in self.shape)
 
 
-@dataclass(eq=False, slots=True)
-class _Memory:
-    """Memory while the schedule is built; one that is found to be another's is replaced everywhere."""
-
-    nbytes: int
-    device: str
-    dtype: str
-    init: memoryview | bytes | None = None
-    slot: int | None = None
-    align: int = 1
-    name: str = ""
-    shape: tuple[int | str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Work:
-    """A call or copy while the schedule is built. `areas` are (memory, offset, bytes)."""
-
-    areas: list[tuple[_Memory, int, int]]
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    whole: tuple[int, ...]
-    device: str
-    ast: Uop | None = None
-    values: tuple[int | str, ...] = ()
-
-
 @dataclass(slots=True)
 class _Builder:
-    calls: Sequence[tuple[Uop, dict[str, int]]]
+    calls: Sequence[adapter.Entry]
     inputs: Sequence[Port]
     outputs: Sequence[Port]
     names: Labels
     variables: tuple[Var, ...] = ()
-    memories: dict[Uop, _Memory] = field(default_factory=dict)
-    constants: dict[tuple[Uop, int, int, str], _Memory] = field(default_factory=dict)
-    work: list[_Work] = field(default_factory=list)
+    memories: dict[Uop, Memory] = field(default_factory=dict)
+    constants: dict[tuple[Uop, int, int, str], Memory] = field(default_factory=dict)
+    work: list[Work] = field(default_factory=list)
 
-    def memory(self, buffer: Uop) -> _Memory:
+    def memory(self, buffer: Uop) -> Memory:
         """Return the memory of a BUFFER."""
         found = self.memories.get(buffer)
         if found is None:
@@ -104,7 +81,7 @@ class _Builder:
             dtype = adapter.dtype_name(buffer.dtype)
             name, shape = self.label(buffer, 0, count)
             nbytes = count * adapter.itemsize(dtype)
-            found = _Memory(nbytes, buffer.device, dtype, adapter.held_bytes(buffer), name=name, shape=shape)
+            found = Memory(nbytes, buffer.device, dtype, adapter.held_bytes(buffer), name=name, shape=shape)
             self.memories[buffer] = found
         return found
 
@@ -113,7 +90,7 @@ class _Builder:
         name, shape = self.names.get((buffer, offset), ("", (count,)))
         return name, shape if math.prod(shape) == count else (count,)
 
-    def area(self, view: adapter.View) -> tuple[_Memory, int, int]:
+    def area(self, view: adapter.View) -> tuple[Memory, int, int]:
         return self.memory(view.buffer), view.offset, view.nbytes
 
     # --- from calls to work
@@ -121,29 +98,42 @@ class _Builder:
     def add_inputs(self) -> None:
         """Give each input its slot."""
         for at, port in enumerate(self.inputs):
-            memory = _Memory(port.nbytes, port.device, port.dtype, slot=at, name=port.name, shape=port.shape)
+            memory = Memory(port.nbytes, port.device, port.dtype, slot=at, name=port.name, shape=port.shape)
             if port.view is not None:
                 self.memories[port.view.buffer] = memory
 
     def add_calls(self) -> None:
         """Take in every recorded call."""
         self.variables = _variables(self.calls, self.variables)
-        for call, values in self.calls:
-            kind = adapter.kind_of(call)
-            if kind == "kernel":
-                self.work.append(self.kernel(call, values))
-            elif kind == "copy":
-                self.copy(call)
-            else:
-                raise Invalid(f"call {len(self.work)} is {kind}: only kernels and copies are supported")
+        self.work = self.taken(self.calls, frozenset(v.name for v in self.variables))
 
-    def kernel(self, call: Uop, values: dict[str, int]) -> _Work:
+    def taken(self, entries: Sequence[adapter.Entry], names: frozenset[str]) -> list[Work]:
+        """Return what was recorded as work; `names` are the variables of the run and the loops around it."""
+        out = []
+        for entry in entries:
+            if isinstance(entry, adapter.RecordedLoop):
+                body = self.taken(entry.calls, names | {entry.name})
+                flag = [] if entry.flag is None else [self.area(adapter.view_of(entry.flag))]
+                reads = tuple(range(len(flag)))
+                out.append(Work(flag, reads, (), (), "", loop=(entry.name, entry.trips), body=body))
+                continue
+            call, values = entry
+            kind = kernels.kind_of(call)
+            if kind == "kernel":
+                out.append(self.kernel(call, values, names))
+            elif kind == "copy":
+                out.append(self.copy(call))
+            else:
+                raise Invalid(f"a call is {kind}: only kernels and copies are supported")
+        return out
+
+    def kernel(self, call: Uop, values: dict[str, int], given: frozenset[str]) -> Work:
         """Return a kernel's launch."""
         ast = call.src[0]
-        foreign = known(adapter.kernel_name(call))
-        how = adapter.access(ast) if foreign is None else _foreign_access(foreign)
+        foreign = known(kernels.kernel_name(call))
+        how = kernels.access(ast) if foreign is None else _foreign_access(foreign)
         areas = []
-        for argument, size in zip(adapter.arguments(call), how.itemsizes, strict=True):
+        for argument, size in zip(kernels.arguments(call), how.itemsizes, strict=True):
             view = adapter.view_of(argument)
             memory = self.memory(view.buffer)
             if memory.device.split(":")[0] in adapter.HOST_DEVICES:
@@ -155,17 +145,16 @@ class _Builder:
             memory.align = max(memory.align, size)
             areas.append((memory, view.offset, view.nbytes))
         device = areas[0][0].device
-        given = {v.name for v in self.variables}
         if foreign is not None:
             if missing := [v for v in foreign.values if isinstance(v, str) and v not in given]:
                 raise Invalid(f"{foreign.kernel.symbol} takes variable {missing[0]!r}, which is no input of the run")
-            return _Work(areas, how.reads, how.writes, how.whole, device, foreign.kernel, foreign.values)
-        words = tuple(n if n in given else v for n, v in adapter.bound_values(call, values).items())
-        return _Work(areas, how.reads, how.writes, how.whole, device, ast, words)
+            return Work(areas, how.reads, how.writes, how.whole, device, foreign.kernel, foreign.values)
+        words = tuple(n if n in given else v for n, v in kernels.bound_values(call, values).items())
+        return Work(areas, how.reads, how.writes, how.whole, device, ast, words)
 
-    def copy(self, call: Uop) -> None:
-        """Take in a copy; what comes from Python, NumPy or a file is a constant."""
-        target, source = (adapter.view_of(a) for a in adapter.arguments(call))
+    def copy(self, call: Uop) -> Work:
+        """Return a copy; what comes from Python, NumPy or a file is a constant."""
+        target, source = (adapter.view_of(a) for a in kernels.arguments(call))
         to, at, nbytes = self.area(target)
         if source.buffer.device.split(":")[0] in adapter.HOST_DEVICES:
             key = (source.buffer, source.offset, nbytes, to.device)
@@ -175,59 +164,32 @@ class _Builder:
                     raise Invalid(f"a copy reads a buffer of {source.buffer.device} that holds nothing")
                 init = held[source.offset : source.offset + nbytes]
                 name, shape = self.label(source.buffer, source.offset, nbytes // adapter.itemsize(to.dtype))
-                self.constants[key] = _Memory(nbytes, to.device, to.dtype, init, name=name, shape=shape)
-            origin: tuple[_Memory, int, int] = (self.constants[key], 0, nbytes)
+                self.constants[key] = Memory(nbytes, to.device, to.dtype, init, name=name, shape=shape)
+            origin: tuple[Memory, int, int] = (self.constants[key], 0, nbytes)
         else:
             origin = self.area(source)
         whole = (0,) if at == 0 and nbytes == to.nbytes else ()
-        self.work.append(_Work([(to, at, nbytes), origin], (1,), (0,), whole, origin[0].device))
+        return Work([(to, at, nbytes), origin], (1,), (0,), whole, origin[0].device)
 
     # --- passes over the work
 
     def adopt_constants(self) -> None:
         """Let memory that only a copy of a constant fills be that constant, and drop the copy."""
-        writers: dict[int, int] = {}
-        for item in self.work:
-            for w in item.writes:
-                writers[id(item.areas[w][0])] = writers.get(id(item.areas[w][0]), 0) + 1
-        same: dict[int, _Memory] = {}
-        seen: set[int] = set()
-        kept = []
-        for item in self.work:
-            target = item.areas[0][0]
-            source = item.areas[1][0] if item.ast is None else target
-            fresh = id(target) not in seen and target.slot is None and target.init is None
-            seen.update(id(memory) for memory, _, _ in item.areas)
-            if (
-                item.ast is None
-                and source in self.constants.values()
-                and item.whole
-                and fresh
-                and writers[id(target)] == 1
-            ):
-                if not source.name:
-                    source.name, source.shape = target.name, target.shape
-                source.align = max(source.align, target.align)
-                same[id(target)] = source
-            else:
-                kept.append(item)
-        self.work = kept
-        for item in kept:
-            item.areas = [(same.get(id(memory), memory), at, n) for memory, at, n in item.areas]
+        self.work, same = adopt(self.work, self.constants.values())
         self.memories = {buffer: same.get(id(memory), memory) for buffer, memory in self.memories.items()}
 
     def check_reads(self) -> None:
         """Refuse a read of memory that nothing has filled."""
         written: set[int] = set()
-        for item in self.work:
-            for r in item.reads:
-                self.check_filled(item.areas[r][0], written)
-            written.update(id(item.areas[w][0]) for w in item.writes)
+        for item in walk(self.work):
+            for memory in item.read():
+                self.check_filled(memory, written)
+            written.update(map(id, item.written()))
         for port in self.outputs:
             if port.view is not None:
                 self.check_filled(self.memory(port.view.buffer), written, f"output {port.name!r}")
 
-    def check_filled(self, memory: _Memory, written: set[int], reader: str = "a kernel") -> None:
+    def check_filled(self, memory: Memory, written: set[int], reader: str = "a kernel") -> None:
         """Raise `Invalid` where `memory` holds nothing yet."""
         if memory.init is None and memory.slot is None and id(memory) not in written:
             name = f" {memory.name!r}" if memory.name else ""
@@ -238,37 +200,25 @@ class _Builder:
             )
 
     def prune(self) -> None:
-        """Drop work whose results nothing needs."""
+        """Drop work whose results nothing needs, and do before a loop what its trips do alike."""
         needed = {id(self.memory(p.view.buffer)) for p in self.outputs if p.view is not None}
-        kept = []
-        for item in reversed(self.work):
-            targets = [item.areas[w][0] for w in item.writes]
-            if not any(id(t) in needed or (t.init is not None and t.slot is None) for t in targets):
-                continue
-            for w in item.writes:
-                if w in item.whole and w not in item.reads and item.areas[w][0].init is None:
-                    needed.discard(id(item.areas[w][0]))
-            needed.update(id(item.areas[r][0]) for r in item.reads)
-            needed.update(id(item.areas[w][0]) for w in item.writes if w not in item.whole)
-            kept.append(item)
-        self.work = kept[::-1]
+        self.work = hoist(prune(self.work, needed))
 
     def protect_inputs(self) -> None:
         """Let work that writes an input write a copy of it instead: what a caller gives is never written."""
-        written = {id(item.areas[w][0]): item.areas[w][0] for item in self.work for w in item.writes}
+        written = {id(memory): memory for item in walk(self.work) for memory in item.written()}
         for memory in [m for m in written.values() if m.slot is not None]:
             if self.inputs[memory.slot or 0].varies:
                 raise Invalid(
                     f"the function assigns in place to input {memory.name!r}, "
                     "whose shape varies: assign to a copy of it"
                 )
-            private = _Memory(memory.nbytes, memory.device, memory.dtype, align=memory.align)
-            for item in self.work:
-                item.areas = [(private if m is memory else m, at, n) for m, at, n in item.areas]
+            private = Memory(memory.nbytes, memory.device, memory.dtype, align=memory.align)
+            replace_memory(self.work, {id(memory): private})
             for buffer, held in self.memories.items():
                 if held is memory:
                     self.memories[buffer] = private
-            first = _Work([(private, 0, memory.nbytes), (memory, 0, memory.nbytes)], (1,), (0,), (0,), memory.device)
+            first = Work([(private, 0, memory.nbytes), (memory, 0, memory.nbytes)], (1,), (0,), (0,), memory.device)
             self.work.insert(0, first)
 
     def place_outputs(self) -> None:
@@ -280,18 +230,18 @@ class _Builder:
                 if whole and memory.slot is None and memory.init is None:
                     memory.slot, memory.name, memory.dtype, memory.shape = at, port.name, port.dtype, port.shape
                     continue
-            slot = _Memory(port.nbytes, port.device, port.dtype, slot=at, name=port.name, shape=port.shape)
+            slot = Memory(port.nbytes, port.device, port.dtype, slot=at, name=port.name, shape=port.shape)
             if port.varies and port.nbytes:
                 raise Invalid(f"output {port.name!r}, whose shape varies, is memory that is kept: return a copy")
             if memory is not None and port.view is not None and port.nbytes:
                 origin = (memory, port.view.offset, port.nbytes)
-                self.work.append(_Work([(slot, 0, port.nbytes), origin], (1,), (0,), (0,), memory.device))
+                self.work.append(Work([(slot, 0, port.nbytes), origin], (1,), (0,), (0,), memory.device))
 
     # --- numbering
 
     def finish(self, name: str) -> Schedule:
         """Number everything in the order of its first use."""
-        by_slot = {m.slot: m for item in self.work for m, _, _ in item.areas if m.slot is not None}
+        by_slot = {m.slot: m for item in walk(self.work) for m, _, _ in item.areas if m.slot is not None}
         slots = []
         for at, port in enumerate([*self.inputs, *self.outputs]):
             align = max(adapter.itemsize(port.dtype), by_slot[at].align if at in by_slot else 1)
@@ -300,9 +250,8 @@ class _Builder:
         made: list[Storage] = []
         kernels: dict[str, int] = {}
         table: list[Kernel | Foreign] = []
-        calls: list[Call | CopyCall] = []
 
-        def arg(area: tuple[_Memory, int, int]) -> Arg:
+        def arg(area: tuple[Memory, int, int]) -> Arg:
             memory, at, nbytes = area
             ref: Ref
             if memory.slot is not None:
@@ -317,34 +266,49 @@ class _Builder:
                 ref = StorageRef(storages[id(memory)])
             return Arg(ref, at, nbytes)
 
-        for item in self.work:
-            args = tuple(arg(a) for a in item.areas)
-            if item.ast is None:
-                calls.append(CopyCall(args[0], args[1], args[0].nbytes))
-                continue
-            foreign = item.ast if isinstance(item.ast, Foreign) else None
-            key = kernel_key(item.ast) if foreign is None else foreign.key
-            if key not in kernels:
-                kernels[key] = len(table)
-                table.append(foreign or Kernel(key, f"kernel{len(table)}", item.ast))
-            partly = tuple(w for w in item.writes if w not in item.whole)
-            reads = tuple(sorted({*item.reads, *partly}))
-            calls.append(Call(kernels[key], args, reads, item.writes, item.device, item.values))
+        def steps(work: Sequence[Work]) -> tuple[Step, ...]:
+            out: list[Step] = []
+            for item in work:
+                args = tuple(arg(a) for a in item.areas)
+                if item.loop is not None:
+                    out.append(Loop(*item.loop, steps(item.body), args[0] if args else None))
+                    continue
+                if item.ast is None:
+                    out.append(CopyCall(args[0], args[1], args[0].nbytes))
+                    continue
+                foreign = item.ast if isinstance(item.ast, Foreign) else None
+                key = kernel_key(item.ast) if foreign is None else foreign.key
+                if key not in kernels:
+                    kernels[key] = len(table)
+                    table.append(foreign or Kernel(key, f"kernel{len(table)}", item.ast))
+                partly = tuple(w for w in item.writes if w not in item.whole)
+                reads = tuple(sorted({*item.reads, *partly}))
+                out.append(Call(kernels[key], args, reads, item.writes, item.device, item.values))
+            return tuple(out)
+
+        calls = steps(self.work)
         count = len(self.inputs)
         return Schedule(
-            name, tuple(slots), tuple(made), tuple(table), tuple(calls), tuple(range(count)),
+            name, tuple(slots), tuple(made), tuple(table), calls, tuple(range(count)),
             tuple(range(count, count + len(self.outputs))), f"tinygrad {adapter.VERSION}", self.variables,
+            _words(calls),
         )  # fmt: skip
 
 
-def _foreign_access(foreign: ForeignCall) -> adapter.Access:
+def _foreign_access(foreign: ForeignCall) -> kernels.Access:
     """Return how a foreign kernel uses its arguments: it writes the outputs whole and reads the inputs."""
     aligns = foreign.kernel.aligns
     outputs = tuple(range(foreign.outputs))
-    return adapter.Access(tuple(range(foreign.outputs, len(aligns))), outputs, outputs, aligns)
+    return kernels.Access(tuple(range(foreign.outputs, len(aligns))), outputs, outputs, aligns)
 
 
-def _variables(calls: Sequence[tuple[Uop, dict[str, int]]], given: tuple[Var, ...]) -> tuple[Var, ...]:
+def _words(steps: Sequence[Step]) -> tuple[str, ...]:
+    """Return the trips of loops that are computed from variables."""
+    texts = [loop.trips for loop in loops(steps) if isinstance(loop.trips, str) and not loop.trips.isidentifier()]
+    return tuple(dict.fromkeys(texts))
+
+
+def _variables(calls: Sequence[adapter.Entry], given: tuple[Var, ...]) -> tuple[Var, ...]:
     """Return the variables of a run: those `given`, and those that the calls bind to one value, which is the default.
 
     One that is bound to several values, or whose values go in steps, is no variable of the run: its calls keep them.
@@ -352,11 +316,14 @@ def _variables(calls: Sequence[tuple[Uop, dict[str, int]]], given: tuple[Var, ..
     found = {v.name: v for v in given}
     bound: dict[str, set[int]] = {}
     ranges: dict[str, symbolic.Variable] = {}
-    for call, values in calls:
-        if adapter.kind_of(call) != "kernel":
+    trips = adapter.loop_names(calls)
+    for call, values in adapter.flat(calls):
+        if kernels.kind_of(call) != "kernel":
             continue
-        known = adapter.bound_values(call, values)
+        known = kernels.bound_values(call, values)
         for variable in symbolic.kernel_variables(call.src[0]):
+            if variable.name in trips:
+                continue
             bound.setdefault(variable.name, set()).add(known[variable.name])
             other = ranges.setdefault(variable.name, variable)
             mine = found.get(variable.name)
@@ -373,7 +340,7 @@ def _variables(calls: Sequence[tuple[Uop, dict[str, int]]], given: tuple[Var, ..
 
 def build(
     name: str,
-    calls: Sequence[tuple[Uop, dict[str, int]]],
+    calls: Sequence[adapter.Entry],
     inputs: Sequence[Port],
     outputs: Sequence[Port],
     *,

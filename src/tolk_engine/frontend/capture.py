@@ -11,15 +11,17 @@ from typing import Any
 from tinygrad import Tensor
 
 from rig.errors import Invalid
-from tolk_engine.frontend import adapter, symbolic
+from rig.model.extents import bounds
+from tolk_engine.frontend import adapter, kernels, symbolic
 from tolk_engine.frontend.adapter import Recorder, Uop
 from tolk_engine.frontend.build import Labels, Port, build
+from tolk_engine.frontend.control import Frame
 from tolk_engine.frontend.evaluate import evaluate
 from tolk_engine.frontend.fold import fold
 from tolk_engine.frontend.spec import Spec
 from tolk_engine.schedule import Schedule, Var
 
-__all__ = ["capture", "read_only", "trace"]
+__all__ = ["Trace", "capture", "read_only", "trace"]
 
 
 def capture(fn: Callable[..., Any], /, *inputs: Spec | Tensor | Var, **named: Spec | Tensor | Var) -> Schedule:
@@ -163,7 +165,7 @@ def _owners(fn: Callable[..., Any]) -> list[tuple[str, Any]]:
     return found
 
 
-class _Trace:
+class Trace:
     """One trace: the inputs' placeholders, what was recorded, and the constants that were asked for."""
 
     def __init__(self, name: str, given: Sequence[Spec | Var]) -> None:
@@ -179,6 +181,8 @@ class _Trace:
         self.roots: set[Uop] = set()
         self.held: list[Uop] = []
         self.inputs: list[Port] = []
+        self.frames: list[Frame] = []
+        self.loops = 0
         self.placeholders: list[Any] = []
 
     def begin(self) -> list[Any]:
@@ -227,9 +231,26 @@ class _Trace:
             most *= n if isinstance(n, int) else int(n.vmax)
         return Port(name, dtype, shape, most, self.device if view is None else view.buffer.device, view)
 
-    def build(self, calls: Sequence[tuple[Uop, dict[str, int]]], outputs: Sequence[Port]) -> Schedule:
+    def build(self, calls: Sequence[adapter.Entry], outputs: Sequence[Port]) -> Schedule:
         """Return the schedule that computes `outputs`."""
         return build(self.name, calls, self.inputs, outputs, names=self.names, variables=self.variables)
+
+    def pretend(self, buffer: Uop) -> None:
+        """Let tinygrad take memory of a loop for filled until the trace ends."""
+        adapter.pretend(buffer)
+        self.held.append(buffer)
+
+    def loop_name(self) -> str:
+        """Return a name for another loop, which no variable has."""
+        while True:
+            self.loops += 1
+            name = f"trip{self.loops}"
+            if name not in {v.name for v in self.variables}:
+                return name
+
+    def most(self, text: str) -> int:
+        """Return the largest value of an expression of the run's variables."""
+        return bounds(text, {v.name: (v.min, v.max) for v in self.variables})[1]
 
     # What tinygrad asks for while it traces.
 
@@ -247,7 +268,12 @@ class _Trace:
         key = (tensor.uop, len(self.recorder.calls))  # what was recorded since may have written it
         found = self.values.get(key)
         if found is None:
-            found = self.values[key] = self.evaluate(tensor)
+            try:
+                found = self.values[key] = self.evaluate(tensor)
+            except Invalid as e:
+                if not self.frames:
+                    raise
+                raise Invalid(f"the loop's body asks for a tensor's value (item, tolist): {e}") from None
         return found
 
     def evaluate(self, tensor: Any) -> bytes:
@@ -274,6 +300,8 @@ class _Trace:
 
     def write(self, tensor: Any) -> None:
         """Give what is assigned to in place memory that holds its value, if it was there before: it is state."""
+        if self.frames:
+            self.frames[-1].check_write(tensor)
         node = adapter.root(tensor.uop)
         if adapter.is_memory(node):
             self.write_buffer(node)
@@ -299,10 +327,10 @@ class _Trace:
         if adapter.age(buffer) >= self.first or adapter.held_bytes(buffer) is not None:
             return
         value: bytes | memoryview = bytes(int(buffer.max_numel()) * int(buffer.dtype.itemsize))
-        filling = [c for c, _ in self.recorder.calls if buffer in adapter.written_buffers(c)]
+        filling = [c for c, _ in adapter.flat(self.recorder.calls) if buffer in kernels.written_buffers(c)]
         if filling:  # what was still to be done on it was recorded: it is part of the first value, not of each run
             value = self.read(adapter.as_tensor(buffer))
-            self.recorder.calls = [(c, v) for c, v in self.recorder.calls if c not in filling]
+            self.recorder.calls = [e for e in self.recorder.calls if not isinstance(e, tuple) or e[0] not in filling]
         adapter.hold(buffer, value)
         self.held.append(buffer)
 
@@ -312,7 +340,8 @@ class _Trace:
         `others` are the tensors of which this is not to be asked.
         """
         known = {id(t) for t in others}
-        written = {adapter.view_of(a).buffer for call, _ in self.recorder.calls for a in adapter.arguments(call)}
+        calls = [call for call, _ in adapter.flat(self.recorder.calls)]
+        written = {adapter.view_of(a).buffer for call in calls for a in kernels.arguments(call)}
         inputs = {p.view.buffer for p in self.inputs if p.view is not None}
         for tensor in adapter.live_tensors():
             if id(tensor) in known:
@@ -342,7 +371,7 @@ def trace(
     `owners` are objects, each with the start of a name, whose tensors' names name the constants. With `again`, `call`
     may be traced another time: constants that it makes and keeps are computed now.
     """
-    state = _Trace(name, specs)
+    state = Trace(name, specs)
     with adapter.pinned():
         for device in {s.device for s in state.specs} or {state.device}:
             adapter.rng_counters(device)
@@ -393,7 +422,7 @@ def _variables(given: Sequence[Spec | Var]) -> tuple[Var, ...]:
 
 def read_only(action: Callable[[], Any]) -> Any:
     """Return what `action` returns, with the values of constants that it asks for computed here."""
-    state = _Trace("constants", [])
+    state = Trace("constants", [])
     with adapter.pinned():
         state.begin()
         with adapter.recording(state.recorder, state) as before:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tolk_engine.frontend import adapter
+from tolk_engine.frontend import adapter, kernels
 from tolk_engine.frontend.evaluate import evaluate
 from tolk_engine.schedule import (
     Arg,
@@ -95,7 +95,7 @@ def _worth_keeping(schedule: Schedule, call: Step) -> bool:
     if given > _GENERATED:
         return False
     with adapter.pinned():
-        return adapter.rough_estimates(kernel.ast)[0] >= _COSTLY * result
+        return kernels.rough_estimates(kernel.ast)[0] >= _COSTLY * result
 
 
 class _Folding:

@@ -13,7 +13,7 @@ from tinygrad import Tensor
 
 from rig.errors import Invalid
 from tolk_engine.elf import machine
-from tolk_engine.frontend import adapter, symbolic
+from tolk_engine.frontend import adapter, kernels, symbolic
 from tolk_engine.frontend.spec import Spec
 from tolk_engine.schedule import Foreign
 
@@ -107,7 +107,7 @@ class CFunction:
         shapes = [tuple(n for n in s.shape if isinstance(n, int)) for s in specs]
         made = [adapter.new_placeholder(n, s.dtype, device)[0] for n, s in zip(shapes, specs, strict=True)]
         call = self._call(args, made, tensors, values)
-        uops = adapter.call_opaque(call.kernel.name, [t.uop for t in made], [t.contiguous().uop for t in tensors])
+        uops = kernels.call_opaque(call.kernel.name, [t.uop for t in made], [t.contiguous().uop for t in tensors])
         results = tuple(Tensor(u) for u in uops)
         return results[0] if isinstance(wanted, Spec) else results
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tinygrad.codegen import to_program
 
 from rig.errors import Error, Invalid, Refused
-from tolk_engine.frontend import adapter
+from tolk_engine.frontend import adapter, kernels
 from tolk_engine.frontend.renderer import HostRenderer, SplitHostRenderer, value_word
 from tolk_engine.frontend.symbolic import variable_names
 from tolk_engine.schedule import Lowered
@@ -50,12 +50,12 @@ def lower(kernel: Kernel, target: TargetLike | str) -> Lowered:
 def _program(ast: Any, arch: str) -> Any:
     """Return tinygrad's program of a kernel, split where that pays."""
     target = adapter.make_target(arch)
-    split = _worth_splitting(*adapter.rough_estimates(ast))
+    split = _worth_splitting(*kernels.rough_estimates(ast))
     program = to_program(ast, (SplitHostRenderer if split else HostRenderer)(target))
     # A wrong guess is rare and costs time only. A range whose length varies is not cut: its launch is fixed.
     if split and not all(isinstance(n, int) for n in program.arg.global_size):
         return to_program(ast, HostRenderer(target))
-    if split != _worth_splitting(*adapter.estimates(program)):
+    if split != _worth_splitting(*kernels.estimates(program)):
         program = to_program(ast, (HostRenderer if split else SplitHostRenderer)(target))
     return program
 
@@ -71,7 +71,7 @@ def portable_arch(arch: str) -> str:
 
 def _lowered(ast: Any, program: Any) -> Lowered:
     info = program.arg
-    sizes = adapter.access(ast).itemsizes
+    sizes = kernels.access(ast).itemsizes
     names = variable_names(ast)
     text = str(program.src[2].arg)
     for at, name in enumerate(names):
@@ -81,7 +81,7 @@ def _lowered(ast: Any, program: Any) -> Lowered:
     iterations, *others = (int(n) for n in info.launch_dims({})[0])
     if others != [1, 1]:
         raise Invalid(f"kernel {info.function_name} has a grid of {info.global_size}, host code has one dimension")
-    ops, mem = adapter.estimates(program)
+    ops, mem = kernels.estimates(program)
     return Lowered(
         text=text, name=str(info.function_name), iterations=iterations, ops=ops, mem=mem, n_values=len(names),
         arg_order=tuple(int(g) for g in info.globals), aligns=tuple(sizes[g] for g in info.globals),
