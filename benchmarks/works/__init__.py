@@ -14,6 +14,7 @@ from benchmarks.works import (
     kernels1000,
     load2000,
     load_warm,
+    loop,
     model_call,
     models,
     outputs60,
@@ -23,6 +24,7 @@ from benchmarks.works import (
 
 ALL: dict[str, Callable[[], Result]] = {
     "kernels1000": kernels1000.measure,
+    "loop": loop.measure,
     "call": call.measure,
     "model_call": model_call.measure,
     "load2000": load2000.measure,

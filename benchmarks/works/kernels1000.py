@@ -28,22 +28,27 @@ class _Entry(ctypes.Structure):
     )
 
 
-def c_loop(library: Path, distinct: int) -> tuple[Callable[[], float], np.ndarray]:
-    """Return the C loop's measurement, in nanoseconds a kernel, and the array that its last kernel writes."""
+def entries(library: Path, launches: int, distinct: int) -> tuple[ctypes.Array[_Entry], np.ndarray, object]:
+    """Return a table of functions with their arguments, the array that the last one writes, and what they need."""
     functions = ctypes.CDLL(str(library))
     a, b, out = (np.zeros(FLOATS, np.float32) for _ in range(3))
     both = (a.ctypes.data, b.ctypes.data)
-    table = (_Entry * LAUNCHES)()
+    table = (_Entry * launches)()
     words = []
-    for i in range(LAUNCHES):
-        target = out.ctypes.data if i == LAUNCHES - 1 else both[(i + 1) % 2]
+    for i in range(launches):
+        target = out.ctypes.data if i == launches - 1 else both[(i + 1) % 2]
         words.append((ctypes.c_uint64 * 2)(target, both[i % 2]))
         address = ctypes.cast(functions[f"k{i % distinct}"], ctypes.c_void_p).value
         table[i] = _Entry(address, ctypes.addressof(words[i]), 0, 1)
+    return table, out, (functions, a, b, words)
+
+
+def c_loop(library: Path, distinct: int) -> tuple[Callable[[], float], np.ndarray]:
+    """Return the C loop's measurement, in nanoseconds a kernel, and the array that its last kernel writes."""
+    table, out, kept = entries(library, LAUNCHES, distinct)
     loop = reference("loop").loop
     loop.restype = ctypes.c_double
     loop.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
-    kept = (functions, a, b, words)
 
     def sample() -> float:
         assert kept
