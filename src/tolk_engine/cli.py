@@ -134,12 +134,13 @@ def _run(space: Namespace) -> int | None:
     except ImportError as e:
         raise Invalid(f"compiling needs packages that do not import ({e}); pip install 'rig-runtime[onnx]'") from None
     with progress.bar(quiet=space.quiet) as bar:
-        bar(0, 1, "reading the model")
-        schedule = from_onnx(space.model, shapes=shapes or None, notes=notes.append)
+        with bar.during("reading the model"):
+            schedule = from_onnx(space.model, shapes=shapes or None, notes=notes.append)
         compiled = compile(
             schedule, target, backend=space.compiler, jobs=space.jobs, progress=bar, cache=not space.no_cache
         )
-        compiled.save(space.output)
+        with bar.during(f"writing {space.output}"):
+            compiled.save(space.output)
     if not space.quiet:
         for note in notes:
             print(f"{space.model}: {note} (see --shape)")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TextIO, TypeAlias
 
 __all__ = ["Bar", "Progress", "bar"]
@@ -17,12 +19,14 @@ An exception that it raises ends the job and reaches the caller unchanged.
 
 _WIDTH = 28
 _EVERY = 0.1  # seconds between two drawings
+_TICK = 0.5  # seconds between two signs of life of a step that does not say how far it is
 
 
 class Bar:
     """A progress bar on one line of a terminal.
 
-    Call it as a `Progress`; use it as a context manager, so that the line ends also when the job fails.
+    Call it as a `Progress`; use it as a context manager, so that the line ends also when the job fails. `during` is for
+    a step that does not say how far it is.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -37,7 +41,28 @@ class Bar:
         self._drawn = now
         share = done / total if total else 1.0
         filled = int(share * _WIDTH)
-        line = f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total} {what}"[:100]
+        self._draw(f"[{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{total} {what}"[:100])
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Draw `what` and how long it takes, again and again until the block is left."""
+        start = time.monotonic()
+        ended = Event()
+
+        def draw() -> None:
+            while not ended.wait(_TICK):
+                self._draw(f"{what}, {time.monotonic() - start:.0f} s"[:100])
+
+        self._draw(what[:100])
+        drawing = Thread(target=draw, name="tolk-bar", daemon=True)
+        drawing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            drawing.join()
+
+    def _draw(self, line: str) -> None:
         self._stream.write("\r" + line.ljust(self._last))
         self._stream.flush()
         self._last = len(line)
@@ -55,6 +80,10 @@ class Bar:
 class _Silent(Bar):
     def __call__(self, done: int, total: int, what: str) -> None:
         pass
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        yield
 
 
 def bar(*, quiet: bool = False, stream: TextIO | None = None) -> Bar:

@@ -108,6 +108,25 @@ def test_kernels_that_are_named_by_hand_are_never_mixed_up(folder: Path, monkeyp
     assert {file.suffix for file in files(folder)} == {".object"}
 
 
+@pytest.mark.case("C35")
+def test_what_was_done_before_a_cancel_is_not_done_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = corpus.several()
+    wanted = compile(schedule, V3, cache=False)
+
+    def cancel(done: int, total: int, what: str) -> None:
+        if 4 * done >= total:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        compile(schedule, V3, jobs=1, progress=cancel)
+    before = len(files(folder))
+    assert before >= 2 and all(file.suffix == ".text" for file in files(folder))
+    real, left = Renderer.render, []
+    monkeypatch.setattr(Renderer, "render", lambda self, kernel: left.append(kernel) or real(self, kernel))
+    assert compile(schedule, V3, jobs=1) == wanted
+    assert len(left) + before == len(schedule.kernels)
+
+
 @pytest.mark.parametrize("how", ["flip the start", "flip the middle", "flip the end", "cut", "empty", "longer", "swap"])
 def test_a_damaged_entry_is_a_miss_and_is_removed(how: str, folder: Path) -> None:
     schedule = corpus.several()

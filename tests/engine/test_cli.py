@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import threading
+import time
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -111,6 +113,21 @@ def test_the_bar_draws_on_a_terminal_and_leaves_a_clean_line() -> None:
     assert text.endswith("\r") and "\n" not in text
 
 
+def test_a_step_of_unknown_length_shows_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tolk_engine.progress._TICK", 0.01)
+    stream = Terminal()
+    before = threading.active_count()
+    with progress.bar(stream=stream) as bar:
+        with bar.during("reading"):
+            time.sleep(0.3)
+        assert threading.active_count() == before
+        with pytest.raises(Refused), bar.during("failing"):
+            raise Refused("no")
+    assert threading.active_count() == before
+    assert stream.getvalue().count("\rreading, 0 s") > 3
+    assert stream.getvalue().endswith(" \r")
+
+
 def test_the_bar_cleans_up_when_the_work_fails() -> None:
     stream = Terminal()
     with pytest.raises(Refused), progress.bar(stream=stream) as bar:
@@ -124,6 +141,8 @@ def test_the_bar_is_silent_elsewhere(stream: io.StringIO, quiet: bool) -> None:
     with progress.bar(stream=stream, quiet=quiet) as bar:
         bar(0, 1, "x")
         bar(1, 1, "x")
+        with bar.during("x"):
+            pass
     assert stream.getvalue() == ""
 
 
