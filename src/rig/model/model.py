@@ -43,9 +43,9 @@ def open(
     later change results, and the process is killed when it touches what was cut off. `verify=False` leaves the weights
     of a mapped file unread and unchecked until a run uses them.
 
-    `FormatError`: no artifact, another version of the format, or damage, with the place. `Refused`: the code needs
-    another processor; with `mmap`, what is no regular file or runs elsewhere than on the host. `OutOfMemory`, `Lost`:
-    from the device. `OSError`: the file cannot be read.
+    `FormatError`: no artifact, another version of the format, or damage, with the place. `Invalid`: the program is for
+    devices of another kind or processor. `Refused`: its code is; or with `mmap`, it is no regular file or runs
+    elsewhere than on the host. `OutOfMemory`, `Lost`: from the device. `OSError`: the file cannot be read.
 
     >>> import rig
     >>> model = rig.open("model.rig")  # doctest: +SKIP
