@@ -10,6 +10,7 @@ from benchmarks.works import (
     cold,
     copy64m,
     crowd4,
+    decode,
     idle,
     kernels1000,
     load2000,
@@ -25,6 +26,7 @@ from benchmarks.works import (
 ALL: dict[str, Callable[[], Result]] = {
     "kernels1000": kernels1000.measure,
     "loop": loop.measure,
+    "decode": decode.measure,
     "call": call.measure,
     "model_call": model_call.measure,
     "load2000": load2000.measure,
