@@ -11,14 +11,15 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Event
-from typing import ClassVar
+from threading import Event, Thread
+from typing import IO, ClassVar
 
 from rig.errors import Cancelled, Refused
 from tolk_engine.compiler import Compiler
@@ -152,12 +153,7 @@ class Clang(Compiler):
             )
         except OSError as e:
             raise Refused(f"{what}: {self._command.words[0]} does not start: {e}") from e
-        try:
-            out, said = _finish(process, source.encode(), stop)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+        out, said = _finish(process, source.encode(), stop)
         if out is None:
             raise Cancelled(f"{what}: cancelled")
         if process.returncode or not out:
@@ -191,10 +187,39 @@ def _declarations(module: str) -> str:
 
 def _finish(process: subprocess.Popen[bytes], data: bytes, stop: Event | None) -> tuple[bytes | None, bytes]:
     """Return what the process wrote to its two outputs; no output if `stop` came first."""
-    given: bytes | None = data
-    while stop is None or not stop.is_set():
-        try:
-            return process.communicate(given, timeout=None if stop is None else _PATIENCE)
-        except subprocess.TimeoutExpired:
-            given = None
-    return None, b""
+    # A thread writes: `communicate` that ran out of time once forgets what was not written yet.
+    pipe, process.stdin = process.stdin, None
+    assert pipe is not None
+    writing = Thread(target=_write, args=(pipe, data), name="tolk-clang", daemon=True)
+    writing.start()
+    try:
+        while stop is None or not stop.is_set():
+            try:
+                return process.communicate(timeout=_PATIENCE)
+            except subprocess.TimeoutExpired:
+                continue
+        return None, b""
+    finally:
+        if process.poll() is None:
+            _kill(process)  # and nobody reads any more, so that the thread ends
+            process.communicate()
+        writing.join()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the process and what it started: a command may be a wrapper around the one that works."""
+    try:
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a session, and a group, of its own
+    except ProcessLookupError:
+        pass
+
+
+def _write(pipe: IO[bytes], data: bytes) -> None:
+    try:
+        with pipe:
+            pipe.write(data)
+    except OSError:  # it ended without reading; its status and its words say why
+        pass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import shutil
 import sys
 import threading
@@ -262,20 +261,51 @@ def test_variables_that_change_code_do_not_reach_it(found: clang.Command, monkey
     assert c.object(TEXTS) == wanted
 
 
-def slow_clang(folder: Path) -> Path:
-    """Write a clang that takes half a minute; it writes its number to the path that is returned."""
+def slow_clang(folder: Path, *, wrapped: bool = False) -> Path:
+    """Write a clang that takes half a minute; it writes its number to the path that is returned.
+
+    With `wrapped` it is a command that starts the one that does the work, whose number it is.
+    """
     noted = folder / "number"
-    script(folder / "slow", f"{says('19.1.7')}\n[ \"$1\" = '-###' ] && exit 0\necho $$ > {noted}\nexec sleep 30")
+    work = f"sleep 30 & echo $! > {noted}; wait" if wrapped else f"echo $$ > {noted}; exec sleep 30"
+    script(folder / "slow", f"{says('19.1.7')}\n[ \"$1\" = '-###' ] && exit 0\n{work}")
     return noted
 
 
 def gone(number: int) -> bool:
-    """Whether a process has ended."""
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return True
+    """Whether a process has ended, or does so at once; nobody may have waited for it yet."""
+    for _ in range(20):
+        try:
+            if Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
     return False
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+def test_one_that_is_slow_to_read_gets_all_of_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = hostcode.add_constant(0.5) + ";" + "x" * 300_000 + "\n"  # more than a pipe holds
+    script(tmp_path / "late", f"{says('19.1.7')}\nsleep 0.5\nexec wc -c")
+    monkeypatch.setenv("RIG_CLANG", str(tmp_path / "late"))
+    late = clang.Clang(parse("x86-64-v3"))
+    for stop in (None, threading.Event()):
+        assert int(late.object([text], stop=stop)) == len(late.module([text]).encode())
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+def test_one_that_ends_without_reading_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    script(tmp_path / "deaf", f"{says('19.1.7')}\necho no >&2\nexit 4")
+    monkeypatch.setenv("RIG_CLANG", str(tmp_path / "deaf"))
+    deaf = clang.Clang(parse("x86-64-v3"))
+    for stop in (None, threading.Event()):
+        with pytest.raises(Refused, match="kernels f0 to f0: no"):
+            deaf.object([hostcode.add_constant(0.5) + ";" + "x" * 300_000 + "\n"], stop=stop)
+    assert threading.active_count() == before
 
 
 @pytest.mark.case("C35")
@@ -299,8 +329,9 @@ def test_what_is_cancelled_leaves_no_process(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
-def test_stop_ends_it_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = slow_clang(tmp_path)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_stop_ends_it_soon(wrapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = slow_clang(tmp_path, wrapped=wrapped)
     monkeypatch.setenv("RIG_CLANG", str(tmp_path / "slow"))
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
