@@ -64,9 +64,7 @@ def _measure(work: str, package: str, pattern: str, shapes: Mapping[str, tuple[i
     for kernel in slowest[:SHOWN]:
         rate = f" at {kernel['gflops']:.1f} GFLOP/s" if kernel["gflops"] else ""
         side[kernel["name"] or kernel["where"]] = f"{100 * kernel['share']:.0f} %{rate}"
-    return Result(
-        work, f"{package}, a run", "ms", _spread(found), _spread(theirs), float("inf"), found["runs"], side
-    )
+    return Result(work, f"{package}, a run", "ms", _spread(found), _spread(theirs), float("inf"), found["runs"], side)
 
 
 def _spread(found: Mapping[str, float]) -> Spread:

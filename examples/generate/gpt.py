@@ -69,7 +69,9 @@ def schedule(given: Weights) -> tolk_engine.Schedule:
                 x = layer(i, x, at, keys[i], values[i])
             best = (normed(x) @ w["head"]).contiguous().argmax().cast("int32").reshape(1)
             behind = so_far[at + 1 : at + 2]
-            so_far[at + 1 : at + 2] = (Tensor(0) + (at + 1) < prompt).where(behind, best).contiguous()
+            new = (Tensor(0) + (at + 1) < prompt).where(behind, best).contiguous()
+            new.realize(*keys, *values)  # else what they are computed from would be computed anew behind the write
+            so_far[at + 1 : at + 2] = new
             return so_far, keys, values
 
         caches = [[Tensor.zeros(CONTEXT, HEADS, HEAD, device="CPU") for _ in range(LAYERS)] for _ in range(2)]

@@ -165,9 +165,7 @@ class Foreign:
     def lowered(self) -> Lowered:
         """Return what a kernel's text says beside the text, which there is none of."""
         order = tuple(range(len(self.aligns)))
-        return Lowered(
-            "", self.name, self.iterations, self.ops, self.mem, order, self.n_values, self.aligns
-        )
+        return Lowered("", self.name, self.iterations, self.ops, self.mem, order, self.n_values, self.aligns)
 
 
 @dataclass(frozen=True, slots=True)

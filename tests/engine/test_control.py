@@ -230,6 +230,20 @@ def test_while_loop_counts_and_stops_early(opened: Any) -> None:
     assert 5 < int(steps) < 15
 
 
+@pytest.mark.parametrize("n", [0, 3, 9])
+def test_a_counted_loop_ends_early(opened: Any, n: int) -> None:
+    def f(x: Tensor, n: Any) -> Tensor:
+        return fori_loop(0, n, lambda i, c: c * 2 + i, x, cond=lambda c: c.max() < 50)
+
+    found = opened(f, Spec((3,)), Var("n", 0, 9))(X, n=n)
+    want = X
+    for i in range(n):
+        if want.max() >= 50:
+            break
+        want = want * 2 + i
+    assert found.tolist() == want.tolist()
+
+
 # scan.
 
 
@@ -237,9 +251,7 @@ def test_scan_carries_and_stacks(opened: Any) -> None:
     x = np.arange(12, dtype="float32").reshape(4, 3)
 
     def f(x: Tensor) -> Any:
-        total, (products, flags) = scan(
-            lambda c, v: (c + v, ((c * v).sum(), v > 4)), Tensor.zeros(3, device="CPU"), x
-        )
+        total, (products, flags) = scan(lambda c, v: (c + v, ((c * v).sum(), v > 4)), Tensor.zeros(3, device="CPU"), x)
         return total, products, flags
 
     total, products, flags = opened(f, Spec((4, 3)))(x)

@@ -51,6 +51,78 @@ def test_a_saved_model_keeps_its_state_and_resets(device: Any, tmp_path: Path) -
     assert other(ONE).small.tolist() == [2, 3, 4, 5]
 
 
+@pytest.mark.case("C01")
+def test_state_that_is_read_before_it_is_assigned_to_is_state(tmp_path: Path) -> None:
+    """What was read is not a value of its own, made anew in each run."""
+    total = Tensor(np.zeros(4, "float32")).to("CPU")
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        before = (total * 1).contiguous().realize()
+        total.assign(total + x)
+        return before, total + 0
+
+    tolk_engine.compile(capture(f, Spec((4,))), jobs=1).save(tmp_path / "m.rig")
+    model = rig.open(tmp_path / "m.rig")
+    assert [[float(v[0]) for v in model(ONE)] for _ in range(3)] == [[0, 1], [1, 2], [2, 3]]
+
+
+@pytest.mark.case("C01")
+def test_state_goes_through_a_loop(tmp_path: Path) -> None:
+    total = Tensor(np.zeros(4, "float32")).to("CPU")
+
+    def f(x: Tensor) -> Tensor:
+        last = tolk_engine.fori_loop(0, 3, lambda i, c: c + x, total)
+        total.assign(last)
+        return last
+
+    tolk_engine.compile(capture(f, Spec((4,))), jobs=1).save(tmp_path / "m.rig")
+    model = rig.open(tmp_path / "m.rig")
+    assert [float(model(ONE)[0]) for _ in range(3)] == [3, 6, 9]
+    model.reset()
+    assert float(model(ONE)[0]) == 3
+
+
+def test_state_that_only_a_loop_has_read_is_state(tmp_path: Path) -> None:
+    total = Tensor(np.ones(4, "float32")).to("CPU")
+
+    def f(x: Tensor) -> Tensor:
+        last = tolk_engine.fori_loop(0, 3, lambda i, c: c + total, x)
+        total.assign(last)
+        return last
+
+    tolk_engine.compile(capture(f, Spec((4,))), jobs=1).save(tmp_path / "m.rig")
+    model = rig.open(tmp_path / "m.rig")
+    assert [float(model(ONE)[0]) for _ in range(3)] == [4, 13, 40]
+
+
+@pytest.mark.case("C01")
+def test_a_computed_constant_that_a_loop_reads_first_is_state(tmp_path: Path) -> None:
+    total = Tensor(np.ones(4, "float32")).to("CPU") * 2
+
+    def f(x: Tensor) -> Tensor:
+        last = tolk_engine.fori_loop(0, 3, lambda i, c: c + total.contiguous(), x)
+        total.assign(last)
+        return last
+
+    tolk_engine.compile(capture(f, Spec((4,))), jobs=1).save(tmp_path / "m.rig")
+    model = rig.open(tmp_path / "m.rig")
+    assert [float(model(ONE)[0]) for _ in range(3)] == [7, 22, 67]
+
+
+@pytest.mark.case("C01")
+def test_a_computed_constant_that_was_read_is_state(tmp_path: Path) -> None:
+    total = Tensor(np.ones(4, "float32")).to("CPU") * 2
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        before = (total.contiguous() + 0).realize()
+        total.assign(total + x)
+        return before, total + 0
+
+    tolk_engine.compile(capture(f, Spec((4,))), jobs=1).save(tmp_path / "m.rig")
+    model = rig.open(tmp_path / "m.rig")
+    assert [[float(v[0]) for v in model(ONE)] for _ in range(3)] == [[2, 3], [3, 4], [4, 5]]
+
+
 def test_a_seed_decides_the_random_numbers(tmp_path: Path) -> None:
     def f(x: Tensor) -> Tensor:
         return x + Tensor.rand(4, device="CPU")

@@ -140,5 +140,3 @@ def test_weights_are_not_kept_twice() -> None:
         step = submit(0, launch("copy_words", writes(1), reads(0)), slots=(memory(0, 8), memory(1, 8)))
         loaded = load([device], step, memory=[alloc(0, 1 << 20, bytes(1 << 20)), alloc(0, 8, as_bytes(1))])
         assert sum(len(data) for _, data in loaded._state) == 8
-
-

@@ -118,8 +118,6 @@ def test_shapes_in_numbers() -> None:
         ((Tensor("a", "float32", (4,), 0),), (N, Variable("m", 0, 1)), "there are 2 variables and words, but the program has 1"),
     ],
 )  # fmt: skip
-def test_wrong_variables_are_named(
-    inputs: tuple[Tensor, ...], variables: tuple[Variable, ...], message: str
-) -> None:
+def test_wrong_variables_are_named(inputs: tuple[Tensor, ...], variables: tuple[Variable, ...], message: str) -> None:
     with pytest.raises(Invalid, match=re.escape(message)):
         check(Signature(inputs, (OUT,), variables=variables), msgspec.structs.replace(PROGRAM, ints=1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -69,6 +69,7 @@ class _Builder:
     outputs: Sequence[Port]
     names: Labels
     variables: tuple[Var, ...] = ()
+    redirected: Mapping[Uop, Uop] = field(default_factory=dict)
     memories: dict[Uop, Memory] = field(default_factory=dict)
     constants: dict[tuple[Uop, int, int, str], Memory] = field(default_factory=dict)
     work: list[Work] = field(default_factory=list)
@@ -156,7 +157,10 @@ class _Builder:
         """Return a copy; what comes from Python, NumPy or a file is a constant."""
         target, source = (adapter.view_of(a) for a in kernels.arguments(call))
         to, at, nbytes = self.area(target)
-        if source.buffer.device.split(":")[0] in adapter.HOST_DEVICES:
+        origin: tuple[Memory, int, int]
+        if call in self.redirected:
+            origin = (self.memory(self.redirected[call]), 0, nbytes)
+        elif source.buffer.device.split(":")[0] in adapter.HOST_DEVICES:
             key = (source.buffer, source.offset, nbytes, to.device)
             if key not in self.constants:
                 held = adapter.held_bytes(source.buffer)
@@ -165,7 +169,7 @@ class _Builder:
                 init = held[source.offset : source.offset + nbytes]
                 name, shape = self.label(source.buffer, source.offset, nbytes // adapter.itemsize(to.dtype))
                 self.constants[key] = Memory(nbytes, to.device, to.dtype, init, name=name, shape=shape)
-            origin: tuple[Memory, int, int] = (self.constants[key], 0, nbytes)
+            origin = (self.constants[key], 0, nbytes)
         else:
             origin = self.area(source)
         whole = (0,) if at == 0 and nbytes == to.nbytes else ()
@@ -343,18 +347,19 @@ def build(
     calls: Sequence[adapter.Entry],
     inputs: Sequence[Port],
     outputs: Sequence[Port],
-    *,
     names: Labels | None = None,
     variables: tuple[Var, ...] = (),
+    redirected: Mapping[Uop, Uop] | None = None,
 ) -> Schedule:
     """Return the schedule of recorded `calls`.
 
     A BUFFER that holds bytes is a constant, or state where a call writes it. `names` are what
     to call constants, by the BUFFER and byte offset that they lie at. `variables` are those that each run gives; others
-    that the calls bind have their value as default. Raises `Invalid` for a read of memory that
+    that the calls bind have their value as default. `redirected` are copies of constants that have become state since,
+    each with the BUFFER of that state. Raises `Invalid` for a read of memory that
     nothing filled and for forms that are not supported.
     """
-    builder = _Builder(calls, inputs, outputs, names or {}, variables)
+    builder = _Builder(calls, inputs, outputs, names or {}, variables, redirected or {})
     builder.add_inputs()
     builder.add_calls()
     builder.adopt_constants()

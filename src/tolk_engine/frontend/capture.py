@@ -165,6 +165,14 @@ def _owners(fn: Callable[..., Any]) -> list[tuple[str, Any]]:
     return found
 
 
+class _Again(Exception):
+    """The function has to be traced again with a tensor as state from its start."""
+
+    def __init__(self, tensor: Any) -> None:
+        super().__init__()
+        self.tensor = tensor
+
+
 class Trace:
     """One trace: the inputs' placeholders, what was recorded, and the constants that were asked for."""
 
@@ -182,6 +190,8 @@ class Trace:
         self.held: list[Uop] = []
         self.inputs: list[Port] = []
         self.frames: list[Frame] = []
+        self.older: list[tuple[Any, Uop]] = []
+        self.redirected: dict[Uop, Uop] = {}
         self.loops = 0
         self.placeholders: list[Any] = []
 
@@ -211,6 +221,7 @@ class Trace:
     def remember(self, before: Sequence[tuple[Any, Uop]]) -> None:
         """Take note of the tensors that were there before the function is called."""
         self.before = {id(t): uop for t, uop in before}
+        self.older = list(before)
         self.roots = {adapter.root(uop) for uop in self.before.values()}
 
     def close(self) -> None:
@@ -233,7 +244,7 @@ class Trace:
 
     def build(self, calls: Sequence[adapter.Entry], outputs: Sequence[Port]) -> Schedule:
         """Return the schedule that computes `outputs`."""
-        return build(self.name, calls, self.inputs, outputs, names=self.names, variables=self.variables)
+        return build(self.name, calls, self.inputs, outputs, self.names, self.variables, self.redirected)
 
     def pretend(self, buffer: Uop) -> None:
         """Let tinygrad take memory of a loop for filled until the trace ends."""
@@ -311,20 +322,34 @@ class Trace:
                     f"the function assigns in place to a constant of shape {tuple(tensor.shape)}, which has no memory:"
                     " make it with a device and a dtype, such as Tensor.zeros(4, device='CPU')"
                 )
-        elif node in self.roots:
-            whole = adapter.as_tensor(node)
-            device = whole.device
-            if not isinstance(device, str) or device.split(":")[0] in adapter.HOST_DEVICES:
-                device = self.device
-            held = adapter.new_held(node, self.read(whole), device)
-            origin = adapter.plain_view(whole)
-            if origin is not None and (origin.buffer, origin.offset) in self.names:
-                self.names[adapter.view_of(held).buffer, 0] = self.names[origin.buffer, origin.offset]
-            adapter.replace_everywhere(node, held)
+        elif node in self.roots or any(t.uop is not was and adapter.root(t.uop) is node for t, was in self.older):
+            self.write_constant(tensor, node)
+
+    def write_constant(self, tensor: Any, node: Uop) -> None:
+        """Give a constant from before the trace memory that holds it, which what was recorded before reads too."""
+        whole = adapter.as_tensor(node)
+        origin = adapter.plain_view(whole)
+        if origin is None and self.recorder.calls:  # what was recorded may have computed it anew
+            raise _Again(next((t for t, _ in self.older if adapter.root(t.uop) is node), tensor))
+        device = whole.device
+        if not isinstance(device, str) or device.split(":")[0] in adapter.HOST_DEVICES:
+            device = self.device
+        held = adapter.new_held(node, self.read(whole), device)
+        if origin is not None:
+            place = adapter.view_of(held)
+            if (origin.buffer, origin.offset) in self.names:
+                self.names[place.buffer, 0] = self.names[origin.buffer, origin.offset]
+            for call, _ in adapter.flat(self.recorder.calls):
+                if kernels.kind_of(call) == "copy":
+                    source = adapter.view_of(kernels.arguments(call)[1])
+                    if (source.buffer, source.offset, source.nbytes) == (origin.buffer, origin.offset, place.nbytes):
+                        self.redirected[call] = place.buffer
+        adapter.replace_everywhere(node, held)
 
     def write_buffer(self, buffer: Uop) -> None:
         """Let a BUFFER from before the trace that holds nothing yet hold its first value; zeros if it has none."""
-        if adapter.age(buffer) >= self.first or adapter.held_bytes(buffer) is not None:
+        made_here = adapter.age(buffer) >= self.first and not self._was_there(buffer)
+        if made_here or adapter.held_bytes(buffer) is not None or any(buffer is held for held in self.held):
             return
         value: bytes | memoryview = bytes(int(buffer.max_numel()) * int(buffer.dtype.itemsize))
         filling = [c for c, _ in adapter.flat(self.recorder.calls) if buffer in kernels.written_buffers(c)]
@@ -333,6 +358,10 @@ class Trace:
             self.recorder.calls = [e for e in self.recorder.calls if not isinstance(e, tuple) or e[0] not in filling]
         adapter.hold(buffer, value)
         self.held.append(buffer)
+
+    def _was_there(self, buffer: Uop) -> bool:
+        """Whether a BUFFER is a tensor from before the trace, which had none until the trace read it."""
+        return any(t.uop is not was and adapter.memory_of(t.uop) is buffer for t, was in self.older)
 
     def keep(self, others: Sequence[Any]) -> None:
         """Fill what the function made and keeps (a table in an attribute), so that the next trace finds it.
@@ -371,24 +400,43 @@ def trace(
     `owners` are objects, each with the start of a name, whose tensors' names name the constants. With `again`, `call`
     may be traced another time: constants that it makes and keeps are computed now.
     """
-    state = Trace(name, specs)
+    early: list[Any] = []
     with adapter.pinned():
-        for device in {s.device for s in state.specs} or {state.device}:
-            adapter.rng_counters(device)
-        arguments = state.begin()
-        with contextlib.closing(state), adapter.recording(state.recorder, state) as before:
-            state.remember(before)
-            state.names.update(_weight_names(owners))
-            results = call(arguments)
-            outs = _outputs(results, state.device)
-            adapter.realize([t for t in outs.values() if not symbolic.has_zero(t.shape)])
-            adapter.realize([t for t, was in before if t.uop is not was and adapter.is_pending(t)])
-            ports = [state.port(key, t) for key, t in outs.items()]
-            state.names.update(_weight_names(owners))
-            schedule = state.build(state.recorder.calls, ports)
-            if again:
-                state.keep([*(t for t, _ in before), *state.placeholders, *results.values(), *outs.values()])
-        return fold(schedule)
+        while True:
+            try:
+                return fold(_traced(Trace(name, specs), call, owners, again, early))
+            except _Again as e:
+                if any(t is e.tensor for t in early):
+                    raise Invalid(f"a tensor of shape {tuple(e.tensor.shape)} cannot be assigned to here") from None
+                early.append(e.tensor)
+
+
+def _traced(
+    state: Trace,
+    call: Callable[[Sequence[Any]], dict[str, Any]],
+    owners: Sequence[tuple[str, Any]],
+    again: bool,
+    early: Sequence[Any],
+) -> Schedule:
+    """Trace once; the tensors `early` are state from the start."""
+    for device in {s.device for s in state.specs} or {state.device}:
+        adapter.rng_counters(device)
+    arguments = state.begin()
+    with contextlib.closing(state), adapter.recording(state.recorder, state) as before:
+        state.remember(before)
+        state.names.update(_weight_names(owners))
+        for tensor in early:
+            state.write(tensor)
+        results = call(arguments)
+        outs = _outputs(results, state.device)
+        adapter.realize([t for t in outs.values() if not symbolic.has_zero(t.shape)])
+        adapter.realize([t for t, was in before if t.uop is not was and adapter.is_pending(t)])
+        ports = [state.port(key, t) for key, t in outs.items()]
+        state.names.update(_weight_names(owners))
+        schedule = state.build(state.recorder.calls, ports)
+        if again:
+            state.keep([*(t for t, _ in before), *state.placeholders, *results.values(), *outs.values()])
+    return schedule
 
 
 def _outputs(results: Mapping[str, Any], device: str) -> dict[str, Any]:

@@ -25,13 +25,16 @@ __all__ = ["Frame", "fori_loop", "scan", "while_loop"]
 _MOST = (1 << 62) - 1  # trips of a loop that only its flag ends
 
 
-def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any) -> Any:
+def fori_loop(
+    lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any, *, cond: Callable[[Any], Any] | None = None
+) -> Any:
     """Return what is carried after ``for i in range(lower, upper): carried = body(i, carried)``, from `init`.
 
     `init` and what `body` returns are one tensor, or tuples, lists or dicts of them, of the same shapes and dtypes.
     `lower` and `upper` are whole numbers or variables, or computed from them; `i` is computed from a variable, with
     which tensors are sliced and numbers made. `body` is traced once. Tensors from outside are read by it and not
-    assigned to; what it carries it may assign to in place.
+    assigned to; what it carries it may assign to in place. With `cond` the loop ends before the first trip for which
+    ``cond(carried)``, a tensor of one element, is zero; see `while_loop`.
 
     Raises `Invalid`, naming the line of `body`, where the carried shapes or dtypes change, a value is read back
     (``item``, ``tolist``), or a tensor from outside is assigned to; and outside of a capture.
@@ -42,9 +45,12 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
     most = count if isinstance(count, int) else int(count.vmax)
     carried = _Carried(trace, init, "init")
     if most > 0:
-        with _loop(trace, trips, carried, body) as (trip, frame):
+        flag = None if cond is None else _Carried(trace, _truth(cond(carried.tree())), "cond")
+        with _loop(trace, trips, carried, body, flag) as (trip, frame):
             new = frame.call(body, _plus(lower, _index(trip, most)), carried.tree())
             carried.store(new, frame)
+            if cond is not None and flag is not None:
+                _again(cond, carried, flag, frame)
     return carried.tree()
 
 
@@ -60,7 +66,7 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
     with _loop(trace, _MOST, carried, body, flag) as (_, frame):
         new = frame.call(body, carried.tree())
         carried.store(new, frame)
-        flag.store(frame.call(lambda tree: _truth(cond(tree)), carried.tree(), at=cond), frame)
+        _again(cond, carried, flag, frame)
     return carried.tree()
 
 
@@ -99,6 +105,11 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any, length: int | None = 
         stacked = _rebuild(y, rows)
         carried.store(new, frame)
     return carried.tree(), stacked
+
+
+def _again(cond: Callable[[Any], Any], carried: _Carried, flag: _Carried, frame: Frame) -> None:
+    """Let the next trip find whether there is to be one."""
+    flag.store(frame.call(lambda tree: _truth(cond(tree)), carried.tree(), at=cond), frame)
 
 
 def _nothing(t: Any) -> Any:

@@ -102,5 +102,3 @@ def _expression(node: Any) -> str:
     if node.op is Ops.ADD and node.src[1].op is Ops.CONST and node.src[1].arg < 0:
         return f"({_expression(node.src[0])}-{-int(node.src[1].arg)})"
     return f"({_expression(node.src[0])}{_INFIX[node.op]}{_expression(node.src[1])})"
-
-
