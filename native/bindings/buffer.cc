@@ -114,6 +114,18 @@ PyBuffer view(const PyBuffer& self, int64_t offset, int64_t nbytes) {
   return v;
 }
 
+PyBuffer file(const PyDevice& device, int64_t offset, std::optional<int64_t> nbytes) {
+  Error err;
+  const Ref<Region> region = device.device->memory();
+  if (!region && !device.device->usable(err)) raise(err);
+  if (!region) raise(Code::invalid, device.device->name() + " is no file, it is a device of kind " + device.device->info().kind);
+  const auto size = static_cast<int64_t>(region->nbytes());
+  if (offset < 0 || offset > size) {
+    raise(Code::invalid, "offset is " + std::to_string(offset) + ", allowed is 0 to the file's " + std::to_string(size) + " bytes");
+  }
+  return view(window(region), offset, nbytes.value_or(size - offset));
+}
+
 PyBuffer borrow(const PyBuffer& self, const PyDevice& device) {
   require_live(self);
   rig_memory mapped{};
@@ -153,7 +165,7 @@ constexpr uint64_t kUnlocked = 1 << 20;
 void transfer(const PyBuffer& self, void* bytes, bool into_device) {
   Error err;
   PyGate gate;
-  if (self.nbytes > kUnlocked) gate.release();
+  if (self.nbytes > kUnlocked || self.region->host() == nullptr) gate.release();  // a file may be on a slow disk
   const Device& d = self.region->device();
   char why[RIG_WHY] = "";
   const rig_memory& m = self.region->memory();
@@ -383,11 +395,18 @@ cannot be made, Lost if the device is lost.)")
 
 `obj` is kept until the last work on it is over. Raises Invalid for memory that is not contiguous, or is read-only where
 `writable` is asked for.)")
+      .def_static("file", &file, nb::arg("device"), nb::arg("offset") = 0, nb::arg("nbytes") = nb::none(),
+                  nb::sig("def file(device: Device, offset: int = 0, nbytes: int | None = None) -> Buffer"),
+                  R"(Name bytes of the file that `device` is (`rig.file_device`): `nbytes` from `offset`, by default all that follow.
+
+All such buffers lie in one memory: they share its order, its life and its claims, of which none is exclusive, since other
+processes reach the file too. Raises Invalid for bytes outside the file and for a device that is no file, Lost once it is closed.)")
       .def_prop_ro("device", [](const PyBuffer& b) { return PyDevice{b.device}; }, "The device that sees the bytes at `address`.")
       .def_prop_ro("nbytes", [](const PyBuffer& b) { return b.nbytes; }, "Its size in bytes.")
       .def_prop_ro("writable", [](const PyBuffer& b) { return b.writable; }, "Whether work may write it.")
       .def_prop_ro("access", [](const PyBuffer& b) { return nb::module_::import_("rig.kinds").attr("Access")(b.writable ? 1 : 0); },
                    nb::sig("def access(self) -> int"), "READ or READ_WRITE; READ memory is never written.")
+      .def_prop_ro("_addressed", [](const PyBuffer& b) { return b.region->host() != nullptr; })
       .def_prop_ro("_offset", [](const PyBuffer& b) { return b.offset; })
       .def_prop_ro("_region_nbytes", [](const PyBuffer& b) { return b.region->nbytes(); })
       .def_prop_ro("live", [](const PyBuffer& b) { return b.region->live(); }, "Whether it may be used: not freed and not consumed.")

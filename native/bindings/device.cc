@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include "file/file.h"
 #include "host_info.h"
 #include "module.h"
 #include "pool.h"
@@ -38,6 +39,12 @@ PyDevice memory_device(const std::string& name, std::optional<uint64_t> nbytes, 
   return {device};
 }
 
+PyDevice file_device(const std::string& name, int fd, uint64_t nbytes, bool writable) {
+  Ref<Device> device = make_file_device({name, fd, writable, nbytes});
+  if (!device) raise(Code::refused, name + ": the system gives no thread for its queue");
+  return {device};
+}
+
 void close(const PyDevice& self) {
   if (self.device->is_host()) raise(Code::invalid, "host: this process's host cannot be closed");
   PyGate gate;
@@ -54,17 +61,17 @@ uint64_t memory_in_use(const PyDevice& self) {
 }  // namespace
 
 void bind_device(nb::module_& m) {
-  nb::class_<PyDevice>(m, "Device", R"(Memory and, mostly, a processor: this process's host, or a memory device.
+  nb::class_<PyDevice>(m, "Device", R"(Memory and, mostly, a processor: this process's host, a memory device, or a file.
 
 A device's work is one sequence of submissions numbered 1, 2, ...: its timeline. Devices compare equal if they are the same.
-Get one from `rig.host` or `rig.memory_device`.)")
+Get one from `rig.host`, `rig.memory_device` or `rig.file_device`. As a context manager it closes at the end of the block.)")
       .def_prop_ro("name", [](const PyDevice& d) { return d.device->name(); }, "The name that messages give.")
       .def_prop_ro("kind", [](const PyDevice& d) { return std::string(d.device->info().kind); },
-                   "The driver's kind: \"host\" or \"memory\".")
+                   "The driver's kind: \"host\", \"memory\", \"file\".")
       .def_prop_ro("arch", [](const PyDevice& d) { return std::string(d.device->info().arch); },
-                   "What its code is compiled for: x86-64-v1 to x86-64-v4, or arm64 with its sorted features.")
+                   "What its code is compiled for: x86-64-v1 to x86-64-v4, or arm64 with its sorted features; empty for a file.")
       .def_prop_ro("instruction_set", [](const PyDevice& d) { return std::string(d.device->info().instruction_set); },
-                   "x86_64 or arm64.")
+                   "x86_64 or arm64; empty for a file.")
       .def_prop_ro("alignment", [](const PyDevice& d) { return d.device->info().alignment; },
                    "The bytes on whose multiples its memory starts.")
       .def_prop_ro("cache_bytes",
@@ -73,8 +80,8 @@ Get one from `rig.host` or `rig.memory_device`.)")
                      return n == 0 ? std::nullopt : std::optional<uint64_t>(n);
                    },
                    "The bytes of the last-level cache, or None where the system does not state them.")
-      .def_prop_ro("cores", [](const PyDevice&) { return usable_cores(); },
-                   "The cores that this process may use, by its affinity mask and its control group's quota.")
+      .def_prop_ro("cores", [](const PyDevice& d) { return d.device->info().cores == 0 ? 0 : usable_cores(); },
+                   "The cores that this process may use, by its affinity mask and its control group's quota; 0 for a file.")
       .def_prop_ro("threads", [](const PyDevice&) { return host_threads(); },
                    "The number of threads that launches on the host are split over.")
       .def_prop_ro("runs_on_host", [](const PyDevice& d) { return d.device->can(RIG_CAN_HOST_CODE); },
@@ -98,12 +105,16 @@ Get one from `rig.host` or `rig.memory_device`.)")
            "Limit the bytes in use to `nbytes`, or not at all for None.\n\nWhat is in use stays; an allocation over it is OutOfMemory.")
       .def("close", &close,
            "End the device after its work; later uses of it and of its memory are Lost.\n\nClosing twice does nothing. The host cannot be closed: Invalid.")
+      .def("__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Device"))
+      .def("__exit__", [](const PyDevice& d, nb::args) { close(d); }, nb::sig("def __exit__(self, *exc: object) -> None"))
       .def("__eq__", [](const PyDevice& a, nb::handle b) { return nb::isinstance<PyDevice>(b) && nb::cast<const PyDevice&>(b).device == a.device; }, nb::arg("other").none())
       .def("__hash__", [](const PyDevice& d) { return reinterpret_cast<size_t>(d.device.get()) >> 4; })
-      .def("__repr__", [](const PyDevice& d) { return "<rig.Device " + d.device->name() + ", " + d.device->info().arch + ">"; });
+      .def("__repr__", [](const PyDevice& d) { const rig_device_info& i = d.device->info(); return "<rig.Device " + d.device->name() + ", " + (i.arch[0] ? i.arch : i.kind) + ">"; });
   m.def("host", &host, nb::arg("threads") = nb::none(), "This process's host; `threads` sets how many threads launches are split over.");
   m.def("memory_device", &memory_device, nb::arg("name"), nb::arg("nbytes"), nb::arg("alignment"), nb::arg("borrows"),
         nb::arg("copies"), nb::arg("delay"), nb::arg("fail_at"), "Open a memory device; see rig.memory_device.");
+  m.def("file_device", &file_device, nb::arg("name"), nb::arg("fd"), nb::arg("nbytes"), nb::arg("writable"),
+        "Make a device of an open file, which it closes; see rig.file_device.");
   m.def("pool_workers", &pool_workers, "The number of threads that the host's pool has made.");
   m.def("arch_runs", &arch_runs, nb::arg("have"), nb::arg("need"), "Whether a machine of arch `have` runs code compiled for `need`.");
 }

@@ -1,6 +1,7 @@
 #include "device.h"
 
 #include <cstring>
+#include <mutex>
 
 #include "fork.h"
 #include "region.h"
@@ -62,6 +63,18 @@ void Device::close() {
   // In a fork's child the device's thread does not exist: nothing can be joined, nothing is stopped.
   if (generation_ == fork_generation()) table_->stop(state_);
   timeline_->lose("it was closed");
+  set_memory({});
+}
+
+Ref<Region> Device::memory() const {
+  std::lock_guard lock(memory_lock_);
+  return memory_;
+}
+
+void Device::set_memory(const Ref<Region>& memory) {
+  Ref<Region> before = memory;
+  std::lock_guard lock(memory_lock_);
+  std::swap(before, memory_);
 }
 
 bool Device::report(rig_result result, const char* why, Error& err) const {

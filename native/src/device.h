@@ -6,11 +6,14 @@
 #include <string>
 
 #include "error.h"
+#include "fork.h"
 #include "ref.h"
 #include "rig/driver.h"
 #include "timeline.h"
 
 namespace rig {
+
+class Region;
 
 class Device : public RefCounted {
  public:
@@ -38,6 +41,10 @@ class Device : public RefCounted {
   // End the device after its work; later uses are Lost.
   void close();
 
+  // The memory that the device came with, as a file's bytes; null where it only makes memory, and once it is closed.
+  Ref<Region> memory() const;
+  void set_memory(const Ref<Region>& memory);
+
   // Turn a driver's result into an Error whose message starts with the device's name.
   bool report(rig_result result, const char* why, Error& err) const;
 
@@ -53,6 +60,8 @@ class Device : public RefCounted {
   std::atomic<uint64_t> in_use_{0};
   std::atomic<uint64_t> budget_{UINT64_MAX};
   std::atomic<bool> closed_{false};
+  mutable ForkLock memory_lock_;
+  Ref<Region> memory_;  // which names this device: closing it ends that
   uint32_t generation_;
 };
 

@@ -51,8 +51,19 @@ Ref<Region> Region::wrap(const Ref<Device>& host, void* address, uint64_t nbytes
   region->nbytes_ = nbytes;
   region->writable_ = writable;
   region->memory_ = {address, reinterpret_cast<uint64_t>(address), static_cast<uint8_t*>(address)};
+  region->outside_ = true;
   region->owner_ = owner;
   region->drop_ = drop;
+  return region;
+}
+
+Ref<Region> Region::given(const Ref<Device>& device, const rig_memory& memory, uint64_t nbytes, bool writable) {
+  Ref<Region> region(new Region());
+  region->device_ = device;
+  region->nbytes_ = nbytes;
+  region->writable_ = writable;
+  region->outside_ = true;
+  region->memory_ = memory;
   return region;
 }
 
@@ -217,7 +228,7 @@ void Region::unhold() {
 bool Region::exclude(Error& err) {
   std::lock_guard lock(lock_);
   if (dead_) return err.set(Code::invalid, "the buffer is dead: " + dead_reason_);
-  if (drop_) return err.set(Code::invalid, "memory that something outside rig reaches is never exclusive");
+  if (outside_) return err.set(Code::invalid, "memory that something outside rig reaches is never exclusive");
   if (lent_.load(std::memory_order_seq_cst) != 0) {
     return err.set(Code::invalid, "the buffer's memory is exported as an array or a memoryview, it is not exclusive meanwhile");
   }

@@ -24,6 +24,9 @@ class Region : public RefCounted {
   static Ref<Region> wrap(const Ref<Device>& host, void* address, uint64_t nbytes, bool writable, void* owner,
                           void (*drop)(void*));
 
+  // Name memory that `device` came with, and that other processes may reach.
+  static Ref<Region> given(const Ref<Device>& device, const rig_memory& memory, uint64_t nbytes, bool writable);
+
   // A piece of a region as a region of its own, with its own stamps, claims and life; it keeps the whole. Only of memory
   // that no mapping or claim is on yet, so that nothing else orders by the whole.
   static Ref<Region> piece(const Ref<Region>& whole, uint64_t offset, uint64_t nbytes);
@@ -87,6 +90,7 @@ class Region : public RefCounted {
   rig_memory memory_{};
   uint64_t nbytes_ = 0;
   bool writable_ = true;
+  bool outside_ = false;  // something outside rig reaches the bytes
   bool charged_ = false;
   bool returned_ = false;
   Ref<Region> whole_;  // of a piece

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
     from rig import model, program
     from rig.claim import Claim
+    from rig.drivers.file import file_device
     from rig.kinds import Access, Kind
     from rig.model import Model, open
     from rig.submission import Submission
 
 __all__ = [
     "Access", "Buffer", "Cancelled", "Claim", "Device", "Error", "FormatError", "Function", "Image", "Invalid", "Kind",
-    "Lost", "Model", "OutOfMemory", "Point", "Refused", "StepPoints", "Submission", "__version__", "devices", "host",
-    "memory_device", "model", "open", "program",
+    "Lost", "Model", "OutOfMemory", "Point", "Refused", "StepPoints", "Submission", "__version__", "devices",
+    "file_device", "host", "memory_device", "model", "open", "program",
 ]  # fmt: skip
 
 # What is imported when it is first named, so that a process pays for what it uses.
@@ -35,6 +36,7 @@ _LATER = {
     "Kind": "rig.kinds",
     "Claim": "rig.claim",
     "Submission": "rig.submission",
+    "file_device": "rig.drivers.file",
     "Model": "rig.model",
     "open": "rig.model",
     "model": "",

@@ -57,13 +57,18 @@ def memory_device(
 
         raise Invalid(f"a memory device's name is {name!r}, it takes a string that is not empty")
     device = _core.memory_device(name, nbytes, alignment, borrows, copies, delay, fail_at)
+    return opened(device)
+
+
+def opened(device: Device) -> Device:
+    """Count a device that was opened among `devices` until it is closed or lost, and return it."""
     _opened[:] = [d for d in _opened if not d.lost]
     _opened.append(device)
     return device
 
 
 def devices() -> tuple[Device, ...]:
-    """Give the devices there are: the host, and the memory devices that are open."""
+    """Give the devices there are: the host, and the memory devices and files that are open."""
     _opened[:] = [d for d in _opened if not d.lost]
     return (host(), *_opened)
 

@@ -203,7 +203,7 @@ def _write_inits(
 
 def _read_into(buffer: Buffer, source: Initial) -> None:
     target = buffer.view(0, source.nbytes)
-    if target.device.borrows:
+    if target._addressed:
         with memoryview(target) as view:
             source.read_into(view)
         return
