@@ -43,7 +43,7 @@ def weights(seed: int = 0) -> Weights:
 
 def schedule(given: Weights) -> tolk_engine.Schedule:
     """Capture ``generate(tokens, prompt, length) -> tokens``."""
-    w = {name: Tensor(value).to("CPU") for name, value in given.items()}
+    w = {name: Tensor(value, device="CPU") for name, value in given.items()}
 
     def normed(x: Tensor) -> Tensor:
         centred = x - x.mean()

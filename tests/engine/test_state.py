@@ -67,6 +67,22 @@ def test_state_that_is_read_before_it_is_assigned_to_is_state(tmp_path: Path) ->
 
 
 @pytest.mark.case("C01")
+def test_two_states_that_are_copies_of_copies(tmp_path: Path) -> None:
+    """As where tinygrad's default device is another: the value of the second is asked for when the first is written."""
+    first, second = (Tensor(np.full(4, n, "float32"), device="NPY").to("CPU:1").to("CPU") for n in (1, 2))
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = (first + 0).contiguous().realize(), (second + 0).contiguous().realize()
+        first.assign(first + x)
+        second.assign(second + x)
+        return a, b
+
+    tolk_engine.compile(capture(f, Spec((4,))), jobs=1).save(tmp_path / "m.rig")
+    model = rig.open(tmp_path / "m.rig")
+    assert [[float(v[0]) for v in model(ONE)] for _ in range(3)] == [[1, 2], [2, 3], [3, 4]]
+
+
+@pytest.mark.case("C01")
 def test_state_goes_through_a_loop(tmp_path: Path) -> None:
     total = Tensor(np.zeros(4, "float32")).to("CPU")
 
@@ -80,6 +96,35 @@ def test_state_goes_through_a_loop(tmp_path: Path) -> None:
     assert [float(model(ONE)[0]) for _ in range(3)] == [3, 6, 9]
     model.reset()
     assert float(model(ONE)[0]) == 3
+
+
+@pytest.mark.case("C01")
+@pytest.mark.parametrize(
+    "make", [lambda a: Tensor(a, device="CPU"), lambda a: Tensor(a).to("CPU"), lambda a: Tensor(a, device="CPU") + 0]
+)
+def test_caches_that_a_loop_changes_in_place_are_state(tmp_path: Path, make: Any) -> None:
+    caches = [make(np.zeros((4, 2), "float32")) for _ in range(2)]
+
+    def f(x: Tensor, n: Any) -> tuple[Tensor, ...]:
+        def body(i: Any, carried: list[Tensor]) -> list[Tensor]:
+            for k, cache in enumerate(carried):
+                cache[i : i + 1] = cache[i : i + 1] + x.reshape(1, 2) * (k + 1)
+            return carried
+
+        before = [c + 0 for c in caches]
+        for cache, new in zip(caches, tolk_engine.fori_loop(0, n, body, caches), strict=True):
+            cache.assign(new)
+        return *before, *(c + 0 for c in caches)
+
+    tolk_engine.compile(capture(f, Spec((2,)), tolk_engine.Var("n", 0, 4)), jobs=1).save(tmp_path / "m.rig")
+    model = rig.open(tmp_path / "m.rig")
+    want = [np.zeros((4, 2)), np.zeros((4, 2))]
+    for n in (2, 0, 4, 1):
+        found = model(np.float32([1, 2]), n=n)
+        old = [w.copy() for w in want]
+        for k, w in enumerate(want):
+            w[:n] += np.float32([1, 2]) * (k + 1)
+        assert [v.tolist() for v in found] == [w.tolist() for w in (*old, *want)]
 
 
 def test_state_that_only_a_loop_has_read_is_state(tmp_path: Path) -> None:

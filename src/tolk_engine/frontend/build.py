@@ -70,6 +70,7 @@ class _Builder:
     names: Labels
     variables: tuple[Var, ...] = ()
     redirected: Mapping[Uop, Uop] = field(default_factory=dict)
+    state: bool = True
     memories: dict[Uop, Memory] = field(default_factory=dict)
     constants: dict[tuple[Uop, int, int, str], Memory] = field(default_factory=dict)
     work: list[Work] = field(default_factory=list)
@@ -206,7 +207,7 @@ class _Builder:
     def prune(self) -> None:
         """Drop work whose results nothing needs, and do before a loop what its trips do alike."""
         needed = {id(self.memory(p.view.buffer)) for p in self.outputs if p.view is not None}
-        self.work = hoist(prune(self.work, needed))
+        self.work = hoist(prune(self.work, needed, state=self.state))
 
     def protect_inputs(self) -> None:
         """Let work that writes an input write a copy of it instead: what a caller gives is never written."""
@@ -350,16 +351,18 @@ def build(
     names: Labels | None = None,
     variables: tuple[Var, ...] = (),
     redirected: Mapping[Uop, Uop] | None = None,
+    *,
+    state: bool = True,
 ) -> Schedule:
     """Return the schedule of recorded `calls`.
 
     A BUFFER that holds bytes is a constant, or state where a call writes it. `names` are what
     to call constants, by the BUFFER and byte offset that they lie at. `variables` are those that each run gives; others
     that the calls bind have their value as default. `redirected` are copies of constants that have become state since,
-    each with the BUFFER of that state. Raises `Invalid` for a read of memory that
-    nothing filled and for forms that are not supported.
+    each with the BUFFER of that state. Without `state` only the outputs count, not what a later run would find. Raises
+    `Invalid` for a read of memory that nothing filled and for forms that are not supported.
     """
-    builder = _Builder(calls, inputs, outputs, names or {}, variables, redirected or {})
+    builder = _Builder(calls, inputs, outputs, names or {}, variables, redirected or {}, state)
     builder.add_inputs()
     builder.add_calls()
     builder.adopt_constants()

@@ -242,9 +242,10 @@ class Trace:
             most *= n if isinstance(n, int) else int(n.vmax)
         return Port(name, dtype, shape, most, self.device if view is None else view.buffer.device, view)
 
-    def build(self, calls: Sequence[adapter.Entry], outputs: Sequence[Port]) -> Schedule:
-        """Return the schedule that computes `outputs`."""
-        return build(self.name, calls, self.inputs, outputs, self.names, self.variables, self.redirected)
+    def build(self, calls: Sequence[adapter.Entry], outputs: Sequence[Port], *, state: bool = True) -> Schedule:
+        """Return the schedule that computes `outputs`, and with `state` what it leaves for the next run."""
+        given = (self.names, self.variables, self.redirected)
+        return build(self.name, calls, self.inputs, outputs, *given, state=state)
 
     def pretend(self, buffer: Uop) -> None:
         """Let tinygrad take memory of a loop for filled until the trace ends."""
@@ -296,7 +297,8 @@ class Trace:
         with adapter.recording(inner, self):
             out = adapter.contiguous_output(tensor, self.device)
             adapter.realize([out])
-        schedule = self.build([*self.recorder.calls, *inner.calls], [self.port("value", out)])
+        calls = [*self.recorder.calls, *inner.calls]
+        schedule = self.build(calls, [self.port("value", out)], state=False)
         return evaluate(self.without_inputs(schedule, "the function asks for a tensor's value, which"))[0]
 
     def without_inputs(self, schedule: Schedule, what: str) -> Schedule:
@@ -340,9 +342,11 @@ class Trace:
             if (origin.buffer, origin.offset) in self.names:
                 self.names[place.buffer, 0] = self.names[origin.buffer, origin.offset]
             for call, _ in adapter.flat(self.recorder.calls):
-                if kernels.kind_of(call) == "copy":
-                    source = adapter.view_of(kernels.arguments(call)[1])
-                    if (source.buffer, source.offset, source.nbytes) == (origin.buffer, origin.offset, place.nbytes):
+                if kernels.kind_of(call) == "copy":  # of it, or into what it is a copy of
+                    ends = [adapter.view_of(end) for end in kernels.arguments(call)]
+                    if any(
+                        (v.buffer, v.offset, v.nbytes) == (origin.buffer, origin.offset, place.nbytes) for v in ends
+                    ):
                         self.redirected[call] = place.buffer
         adapter.replace_everywhere(node, held)
 
@@ -381,7 +385,9 @@ class Trace:
                 view = adapter.view_of(buffer)
                 port = Port("kept", view.dtype, tuple(buffer.shape), view.nbytes, buffer.device, view)
                 try:
-                    schedule = self.without_inputs(self.build(self.recorder.calls, [port]), "a kept tensor")
+                    schedule = self.without_inputs(
+                        self.build(self.recorder.calls, [port], state=False), "a kept tensor"
+                    )
                 except Invalid:
                     continue  # the next trace says so if it reads it
                 adapter.hold(buffer, evaluate(schedule)[0])

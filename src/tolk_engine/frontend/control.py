@@ -200,9 +200,19 @@ class _Carried:
             self._names.append(label)
             self.tensors.append(adapter.own_memory(tensor, _device(tensor, trace)))
         adapter.realize([t for t in self.tensors if 0 not in t.shape])
+        self._part(trace)
         self._memory = [t.uop for t in self.tensors]
         for buffer in self.buffers():
             trace.pretend(buffer)
+
+    def _part(self, trace: Trace) -> None:
+        """See to it that no tensor from outside lies in the loop's memory: a copy may be realized right into it."""
+        mine = {id(t) for t in self.tensors}
+        outside = {adapter.memory_of(t.uop) for t in adapter.live_tensors() if id(t) not in mine} - {None}
+        shared = [i for i, t in enumerate(self.tensors) if adapter.memory_of(t.uop) in outside]
+        for i in shared:
+            self.tensors[i] = adapter.own_memory(self.tensors[i], _device(self.tensors[i], trace))
+        adapter.realize([self.tensors[i] for i in shared if 0 not in self.tensors[i].shape])
 
     def tree(self) -> Any:
         """Return the tensors in the form that they came in, as tensors that nothing was done to yet."""

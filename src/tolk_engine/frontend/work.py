@@ -100,8 +100,11 @@ def adopt(work: list[Work], constants: Collection[Memory]) -> tuple[list[Work], 
     return work, same
 
 
-def prune(work: list[Work], needed: set[int]) -> list[Work]:
-    """Return the work without what nothing needs; `needed` are ids of memory, after the work and then before it."""
+def prune(work: list[Work], needed: set[int], *, state: bool = True) -> list[Work]:
+    """Return the work without what nothing needs; `needed` are ids of memory, after the work and then before it.
+
+    With `state`, what a later run finds in memory with a first value is needed.
+    """
     kept = []
     for item in reversed(work):
         if item.loop is not None:
@@ -109,7 +112,7 @@ def prune(work: list[Work], needed: set[int]) -> list[Work]:
             after = needed | {id(memory) for memory in item.read()}
             while True:
                 before = set(after)
-                body = prune(item.body, before)
+                body = prune(item.body, before, state=state)
                 if before <= after:
                     break
                 after |= before
@@ -118,7 +121,8 @@ def prune(work: list[Work], needed: set[int]) -> list[Work]:
                 needed |= after
                 kept.append(item)
             continue
-        if not any(id(m) in needed or (m.init is not None and m.slot is None) for m in item.written()):
+        kept_on = state and any(m.init is not None and m.slot is None for m in item.written())
+        if not kept_on and not any(id(m) in needed for m in item.written()):
             continue
         for w in item.writes:
             if w in item.whole and w not in item.reads and item.areas[w][0].init is None:
