@@ -301,6 +301,15 @@ def test_a_row_dropped_and_appended_in_each_trip(opened: Any) -> None:
     assert last.tolist() == history.tolist() and firsts.tolist() == np.array(want).tolist()
 
 
+def test_a_loop_that_nothing_needs_is_dropped() -> None:
+    def f(x: Tensor) -> Tensor:
+        while_loop(lambda c: c.sum() < 100, lambda c: c * 2, x)
+        fori_loop(0, 3, lambda i, c: c * 2, x, cond=lambda c: c.sum() < 9)
+        return x + 1
+
+    assert [type(c) for c in capture(f, Spec((3,))).calls] == [Call]
+
+
 # Errors.
 
 

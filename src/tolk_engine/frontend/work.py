@@ -108,6 +108,8 @@ def prune(work: list[Work], needed: set[int], *, state: bool = True) -> list[Wor
     kept = []
     for item in reversed(work):
         if item.loop is not None:
+            if not any(_counts(one, needed, state) for one in walk(item.body)):
+                continue  # its own flag is no reason for it
             # What a trip needs, an earlier trip or what is before the loop leaves; with no trip all stays as it was.
             after = needed | {id(memory) for memory in item.read()}
             while True:
@@ -121,8 +123,7 @@ def prune(work: list[Work], needed: set[int], *, state: bool = True) -> list[Wor
                 needed |= after
                 kept.append(item)
             continue
-        kept_on = state and any(m.init is not None and m.slot is None for m in item.written())
-        if not kept_on and not any(id(m) in needed for m in item.written()):
+        if not _counts(item, needed, state):
             continue
         for w in item.writes:
             if w in item.whole and w not in item.reads and item.areas[w][0].init is None:
@@ -131,6 +132,11 @@ def prune(work: list[Work], needed: set[int], *, state: bool = True) -> list[Wor
         needed.update(id(item.areas[w][0]) for w in item.writes if w not in item.whole)
         kept.append(item)
     return kept[::-1]
+
+
+def _counts(item: Work, needed: set[int], state: bool) -> bool:
+    """Tell whether something needs what a call writes."""
+    return any(id(m) in needed or (state and m.init is not None and m.slot is None) for m in item.written())
 
 
 def hoist(work: list[Work]) -> list[Work]:
