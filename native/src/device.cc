@@ -17,6 +17,8 @@ int on_wait(rig_point point) {
 }
 void on_done(void* keep) { static_cast<Keep*>(keep)->release(); }
 
+constexpr const char* kClosed = "it was closed";
+
 constexpr rig_services kServices{on_reach, on_lose, on_fail, on_wait, on_done};
 
 }  // namespace
@@ -35,9 +37,10 @@ Device::~Device() {
 }
 
 bool Device::usable(Error& err) const {
-  if (!timeline_->lost()) return true;
+  const bool lost = timeline_->lost();
+  if (!lost && !closed_.load(std::memory_order_acquire)) return true;
   err.device = name_;
-  return err.set(Code::lost, name_ + ": the device is lost: " + timeline_->lost_reason());
+  return err.set(Code::lost, name_ + ": the device is lost: " + (lost ? timeline_->lost_reason() : kClosed));
 }
 
 bool Device::charge(uint64_t nbytes, Error& err) {
@@ -59,10 +62,11 @@ bool Device::charge(uint64_t nbytes, Error& err) {
 }
 
 void Device::close() {
+  // From here on no work is taken on: the device ends after what it has, whoever would go on submitting.
   if (is_host() || closed_.exchange(true)) return;
   // In a fork's child the device's thread does not exist: nothing can be joined, nothing is stopped.
   if (generation_ == fork_generation()) table_->stop(state_);
-  timeline_->lose("it was closed");
+  timeline_->lose(kClosed);
   set_memory({});
 }
 

@@ -566,6 +566,27 @@ def test_a_closed_file(path: Path) -> None:
         assert again != file and bytes(Buffer.file(again).read()) == path.read_bytes()
 
 
+@pytest.mark.spec("R-close")
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_closing_does_not_wait_for_those_who_go_on_submitting(path: Path, kind: str) -> None:
+    device = rig.memory_device("busy") if kind == "memory" else rig.file_device(path, "w+", nbytes=MIB)
+    ours = Buffer.create(device, MIB)
+
+    def submit() -> int:
+        into, done = Buffer.create(rig.host(), MIB), 0
+        with pytest.raises(Lost, match="the device is lost: it was closed"):
+            while True:
+                ours.submit_copy(into)
+                done += 1
+        return done
+
+    calls = [k.Background(submit) for _ in range(2)]
+    while device.submitted < 10:
+        pass
+    k.Background(device.close).result(20)
+    assert device.submitted - sum(call.result() for call in calls) in range(3)  # one of each may have come too late
+
+
 def test_files_leave_no_handle_thread_or_memory(path: Path) -> None:
     path.write_bytes(noise(5000))
     into = Buffer.create(rig.host(), 5000)

@@ -80,6 +80,10 @@ rig_result alloc(void* state, uint64_t nbytes, uint32_t, rig_memory* memory, cha
   }
   std::string reason;
   FileRange* range = queue(state).ranges().add(nbytes, reason);
+  if (range == nullptr && !queue(state).ranges().file()) {
+    say(why, "it was closed");
+    return RIG_LOST;
+  }
   if (range == nullptr) {
     say(why, "out of memory: " + std::to_string(nbytes) + " bytes asked for, " + reason);
     return RIG_OUT_OF_MEMORY;

@@ -19,7 +19,7 @@ struct FileRange {
 // An open file; it is closed when the last call that reads or writes it is over.
 class OpenFile : public RefCounted {
  public:
-  explicit OpenFile(int fd) : fd_(fd) {}
+  explicit OpenFile(int fd);
 
   // Move all of the bytes, in pieces. False and why if the file does not hold them, or the system fails. A write never makes
   // a file longer that became shorter meanwhile.
