@@ -1,10 +1,13 @@
 // Device: this process's host, and memory devices.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "file/file.h"
 #include "host_info.h"
 #include "module.h"
+#include "opencl/opencl.h"
 #include "pool.h"
 #include "region.h"
 
@@ -45,6 +48,25 @@ PyDevice file_device(const std::string& name, int fd, uint64_t nbytes, bool writ
   return {device};
 }
 
+std::pair<std::vector<std::string>, std::string> opencl_devices() {
+  PyGate gate;
+  gate.release();  // the first call starts the platforms
+  std::pair<std::vector<std::string>, std::string> out;
+  out.first = opencl_found(out.second);
+  gate.finish();
+  return out;
+}
+
+PyDevice opencl_device(const std::string& name, uint32_t index, int memory, int64_t fail_at) {
+  Error err;
+  PyGate gate;
+  gate.release();
+  const Ref<Device> device = make_opencl_device({index, name, static_cast<OpenClMemory>(memory), fail_at}, err);
+  gate.finish();
+  if (!device) raise(err);
+  return {device};
+}
+
 void close(const PyDevice& self) {
   if (self.device->is_host()) raise(Code::invalid, "host: this process's host cannot be closed");
   PyGate gate;
@@ -67,11 +89,11 @@ A device's work is one sequence of submissions numbered 1, 2, ...: its timeline.
 Get one from `rig.host`, `rig.memory_device` or `rig.file_device`. As a context manager it closes at the end of the block.)")
       .def_prop_ro("name", [](const PyDevice& d) { return d.device->name(); }, "The name that messages give.")
       .def_prop_ro("kind", [](const PyDevice& d) { return std::string(d.device->info().kind); },
-                   "The driver's kind: \"host\", \"memory\", \"file\".")
+                   "The driver's kind: \"host\", \"memory\", \"file\", \"opencl\".")
       .def_prop_ro("arch", [](const PyDevice& d) { return std::string(d.device->info().arch); },
-                   "What its code is compiled for: x86-64-v1 to x86-64-v4, or arm64 with its sorted features; empty for a file.")
+                   "What its code is compiled for: x86-64-v1 to x86-64-v4, arm64 with its sorted features, or opencl-c with its version and features; empty for a file.")
       .def_prop_ro("instruction_set", [](const PyDevice& d) { return std::string(d.device->info().instruction_set); },
-                   "x86_64 or arm64; empty for a file.")
+                   "x86_64 or arm64; empty where work is no host code.")
       .def_prop_ro("alignment", [](const PyDevice& d) { return d.device->info().alignment; },
                    "The bytes on whose multiples its memory starts.")
       .def_prop_ro("cache_bytes",
@@ -80,8 +102,8 @@ Get one from `rig.host`, `rig.memory_device` or `rig.file_device`. As a context 
                      return n == 0 ? std::nullopt : std::optional<uint64_t>(n);
                    },
                    "The bytes of the last-level cache, or None where the system does not state them.")
-      .def_prop_ro("cores", [](const PyDevice& d) { return d.device->info().cores == 0 ? 0 : usable_cores(); },
-                   "The cores that this process may use, by its affinity mask and its control group's quota; 0 for a file.")
+      .def_prop_ro("cores", [](const PyDevice& d) { return d.device->can(RIG_CAN_HOST_CODE) ? usable_cores() : d.device->info().cores; },
+                   "The cores that this process may use, by its affinity mask and its control group's quota; of an accelerator its own; 0 for a file.")
       .def_prop_ro("threads", [](const PyDevice&) { return host_threads(); },
                    "The number of threads that launches on the host are split over.")
       .def_prop_ro("runs_on_host", [](const PyDevice& d) { return d.device->can(RIG_CAN_HOST_CODE); },
@@ -115,6 +137,9 @@ Get one from `rig.host`, `rig.memory_device` or `rig.file_device`. As a context 
         nb::arg("copies"), nb::arg("delay"), nb::arg("fail_at"), "Open a memory device; see rig.memory_device.");
   m.def("file_device", &file_device, nb::arg("name"), nb::arg("fd"), nb::arg("nbytes"), nb::arg("writable"),
         "Make a device of an open file, which it closes; see rig.file_device.");
+  m.def("opencl_devices", &opencl_devices, "The names of the OpenCL devices found, and why there are none; looked up at the first call.");
+  m.def("opencl_device", &opencl_device, nb::arg("name"), nb::arg("index"), nb::arg("memory"), nb::arg("fail_at"),
+        "Open an OpenCL device; see rig.drivers.opencl.");
   m.def("pool_workers", &pool_workers, "The number of threads that the host's pool has made.");
   m.def("arch_runs", &arch_runs, nb::arg("have"), nb::arg("need"), "Whether a machine of arch `have` runs code compiled for `need`.");
 }

@@ -6,7 +6,7 @@ namespace rig {
 
 Ref<Image> Image::load(const Ref<Device>& device, const uint8_t* binary, uint64_t nbytes, Error& err) {
   if (!device->usable(err)) return {};
-  char why[RIG_WHY] = "";
+  char why[RIG_LOG] = "";
   void* object = nullptr;
   if (!device->report(device->table()->load_image(device->state(), binary, nbytes, &object, why), why, err)) return {};
   return Ref<Image>(new Image(device, object));

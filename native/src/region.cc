@@ -93,10 +93,12 @@ bool Region::map(const Ref<Device>& device, rig_memory& out, Error& err) {
     }
   }
   if (!device->usable(err)) return false;
-  if (!device->can(RIG_CAN_BORROW) || device->table()->borrow == nullptr) {
+  // Devices of one driver may share what the host does not address; that driver knows.
+  const bool related = device->table() == device_->table() && device->can(RIG_CAN_SHARE);
+  if (!related && (!device->can(RIG_CAN_BORROW) || device->table()->borrow == nullptr)) {
     return err.set(Code::refused, device->name() + ": it borrows no memory of other devices, here of " + device_->name());
   }
-  if (memory_.host == nullptr) {
+  if (!related && memory_.host == nullptr) {
     return err.set(Code::refused, device->name() + ": it cannot borrow memory of " + device_->name() +
                                       ", which the host does not address");
   }

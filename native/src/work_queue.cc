@@ -30,6 +30,7 @@ bool WorkQueue::start() {
 void* WorkQueue::enter(void* self) {
   auto* queue = static_cast<WorkQueue*>(self);
   queue->work();
+  queue->leave();
   queue->release();
   return nullptr;
 }
@@ -59,34 +60,43 @@ bool WorkQueue::push(const rig_work& work) {
     }
     ++tail_;
   }
-  // The thread sets sleeping_ and then looks at the ring under the lock: it sees the entry, or this sees sleeping_.
+  ring();
+  return true;
+}
+
+void WorkQueue::ring() {
+  // The thread sets sleeping_ and then looks under a lock at what this is about: it sees that, or this sees sleeping_.
   if (sleeping_.load(std::memory_order_seq_cst)) {
     bell_.fetch_add(1, std::memory_order_acq_rel);
     futex_wake(bell_, 1);
   }
+}
+
+bool WorkQueue::wait_for_work(std::string& reason) {
+  for (;;) {
+    const uint32_t bell = bell_.load(std::memory_order_acquire);
+    sleeping_.store(true, std::memory_order_seq_cst);
+    if (!tend(reason)) return false;
+    {
+      std::lock_guard lock(lock_);
+      if (head_ != tail_) break;
+      if (stopping_.load(std::memory_order_acquire) && !running()) {
+        over_ = true;
+        return false;
+      }
+    }
+    futex_wait(bell_, bell, -1);
+  }
+  sleeping_.store(false, std::memory_order_seq_cst);
   return true;
 }
 
-bool WorkQueue::wait_for_work() {
-  std::unique_lock lock(lock_);
-  while (head_ == tail_) {
-    if (stopping_.load(std::memory_order_acquire)) {
-      over_ = true;
-      return false;
-    }
-    const uint32_t bell = bell_.load(std::memory_order_acquire);
-    sleeping_.store(true, std::memory_order_seq_cst);
-    lock.unlock();
-    bool still;
-    {
-      std::lock_guard again(lock_);
-      still = head_ == tail_ && !stopping_.load(std::memory_order_acquire);
-    }
-    if (still) futex_wait(bell_, bell, -1);
-    sleeping_.store(false, std::memory_order_seq_cst);
-    lock.lock();
-  }
-  return true;
+bool WorkQueue::tend(std::string&) { return true; }
+
+void WorkQueue::finish(Entry& entry, const std::string& failed) {
+  if (!failed.empty()) services()->fail(timeline_, entry.value, failed.c_str());
+  services()->reach(timeline_, entry.value);
+  if (void* keep = std::exchange(entry.keep, nullptr)) services()->done(keep);
 }
 
 void WorkQueue::take(Entry& entry) {
@@ -109,34 +119,31 @@ std::string WorkQueue::wait_for_points(const Entry& entry) const {
 }
 
 void WorkQueue::work() {
-  while (wait_for_work()) {
+  std::string reason;
+  while (wait_for_work(reason)) {
     Entry entry;
     take(entry);
     std::string failed = wait_for_points(entry);
-    const bool goes_on = execute(entry, failed);
-    void* keep = std::exchange(entry.keep, nullptr);
-    if (!goes_on) {
-      services()->lose(timeline_, failed.c_str());
-      if (keep) services()->done(keep);
-      abandon();
+    if (!execute(entry, failed)) {
+      lose(failed, std::exchange(entry.keep, nullptr));
       return;
     }
-    if (!failed.empty()) services()->fail(timeline_, entry.value, failed.c_str());
-    services()->reach(timeline_, entry.value);
-    if (keep) services()->done(keep);
+    finish(entry, failed);
     // Give the vectors' room back to the slot, then the slot to the queue.
     std::lock_guard lock(lock_);
     std::swap(entry, ring_[head_ % ring_.size()]);
     ++head_;
   }
+  if (!reason.empty()) lose(reason, nullptr);
 }
 
-void WorkQueue::abandon() {
+void WorkQueue::lose(const std::string& reason, void* keep) {
+  services()->lose(timeline_, reason.c_str());
+  if (keep) services()->done(keep);
   std::lock_guard lock(lock_);
   over_ = true;
-  ++head_;  // the entry that failed
-  for (; head_ != tail_; ++head_) {
-    if (void* keep = std::exchange(ring_[head_ % ring_.size()].keep, nullptr)) services()->done(keep);
+  for (; head_ != tail_; ++head_) {  // the keep of the entry that failed was taken out
+    if (void* left = std::exchange(ring_[head_ % ring_.size()].keep, nullptr)) services()->done(left);
   }
 }
 

@@ -45,15 +45,27 @@ class WorkQueue : public RefCounted {
   // be done either; set it where they cannot be. False if the device is lost, because of `failed`.
   virtual bool execute(const Entry& entry, std::string& failed) = 0;
 
+  // For devices with a queue of their own, whose work goes on when execute returns. All on the queue's thread:
+  // Say that a submission is over, or will be.
+  virtual void finish(Entry& entry, const std::string& failed);
+  // Let go of work that is over; called at every ring. False if the device is lost, because of `reason`.
+  virtual bool tend(std::string& reason);
+  // Whether work goes on, so that the thread must not end; its end rings.
+  virtual bool running() const { return false; }
+  // The thread's last call.
+  virtual void leave() {}
+  // From any thread, once there is something to tend.
+  void ring();
+
   Timeline& timeline() const { return *timeline_; }
 
  private:
   static void* enter(void* self);
   void work();
   void take(Entry& entry);  // the first of the ring, of which there is one
-  bool wait_for_work();     // false if there will be none
+  bool wait_for_work(std::string& reason);  // false if there will be none, because of a loss if there is a reason
   std::string wait_for_points(const Entry& entry) const;
-  void abandon();  // after a loss: nothing queued will be done
+  void lose(const std::string& reason, void* keep);  // nothing queued will be done
 
   Timeline* timeline_;
   const char* thread_name_;

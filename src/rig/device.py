@@ -68,7 +68,13 @@ def opened(device: Device) -> Device:
 
 
 def devices() -> tuple[Device, ...]:
-    """Give the devices there are: the host, and the memory devices and files that are open."""
+    """Give the devices there are: the host, the OpenCL devices, and the memory devices and files that are open.
+
+    Drivers are looked up and their devices opened here; `rig.drivers.missing` says why there are none of a kind.
+    """
+    from rig.drivers import opencl
+
+    opencl.devices()
     _opened[:] = [d for d in _opened if not d.lost]
     return (host(), *_opened)
 

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 import rig
+from rig.drivers import opencl
 from rig.program import description as d
 from rig.program import load as load_program
 from rig.program.run import Loaded
@@ -77,6 +78,50 @@ KERNEL(alone) {
 KERNEL(countdown) { AT(1)[0] -= 1; *(unsigned char *)w[0] = AT(1)[0] != 0; }
 """
 
+OPENCL = r"""
+typedef ulong u64;
+#define KERNEL(name, ...) kernel void name(__VA_ARGS__)
+#define AT(name) global u64 *name
+#define FLAG(name) volatile global u64 *name
+#define I get_global_id(0)
+
+/* There is no clock: some tens of seconds where the flag does not come. */
+u64 await(FLAG(flag)) {
+  for (u64 i = 0; !*flag; i++) if (i > 20000000000ul) return 0;
+  return 1;
+}
+void nap(u64 us) { volatile u64 n = 0; while (n < us * 400) n++; }
+
+KERNEL(nothing) {}
+KERNEL(nothing1, u64 a) {}
+KERNEL(nothing2, u64 a, u64 b) {}
+KERNEL(nothing3, u64 a, u64 b, u64 c) {}
+KERNEL(nothing4, u64 a, u64 b, u64 c, u64 d) {}
+KERNEL(store, AT(to), u64 word) { to[0] = word; }
+KERNEL(dump, AT(to), u64 count, u64 a) { to[0] = a; }
+KERNEL(dump4, AT(to), u64 count, u64 a, u64 b) { to[0] = a; to[1] = b; }
+KERNEL(dump5, AT(to), u64 count, u64 a, u64 b, u64 c) { to[0] = a; to[1] = b; to[2] = c; }
+KERNEL(dump6, AT(to), u64 count, u64 a, u64 b, u64 c, u64 d) { to[0] = a; to[1] = b; to[2] = c; to[3] = d; }
+KERNEL(dump7, AT(to), u64 count, u64 a, u64 b, u64 c, u64 d, u64 e) {
+  to[0] = a; to[1] = b; to[2] = c; to[3] = d; to[4] = e;
+}
+KERNEL(add, AT(to), AT(a), AT(b)) { to[I] = a[I] + b[I]; }
+KERNEL(addk, AT(to), AT(from), u64 k) { to[I] = from[I] + k; }
+KERNEL(muladd, AT(to), AT(from), u64 k) { to[I] = to[I] * k + from[I]; }
+KERNEL(copy_words, AT(to), AT(from)) { to[I] = from[I]; }
+KERNEL(bump, FLAG(flag)) { flag[0] += 1; }
+KERNEL(deref, AT(to), AT(from)) { to[0] = *from; }
+KERNEL(append, AT(list), u64 word) { u64 k = list[0]++; list[1 + k] = word; }
+KERNEL(sleep_us, u64 us) { nap(us); }
+KERNEL(spin_us, u64 us) { nap(us); }
+KERNEL(meet, FLAG(mine), FLAG(other), FLAG(seen)) { mine[0] = 1; seen[0] = await(other) ? 1 : 2; }
+KERNEL(gate, FLAG(started), FLAG(open)) { started[0] = 1; await(open); }
+KERNEL(gated_store, FLAG(started), FLAG(open), AT(to), u64 word) { started[0] = 1; await(open); to[0] = word; }
+KERNEL(slow_addk, AT(to), AT(from), u64 k, u64 ms) { nap(ms * 1000); to[I] = from[I] + k; }
+KERNEL(countdown, global uchar *flag, AT(count)) { count[0] -= 1; *flag = count[0] != 0; }
+"""
+_MORE_WORDS = {("nothing", n): f"nothing{n}" for n in range(1, 5)} | {("dump", n): f"dump{n}" for n in range(4, 8)}
+
 LIBRARY_FLAGS = ("-O1", "-shared", "-fPIC", "-x", "c", "-")
 _names = itertools.count()
 
@@ -103,17 +148,66 @@ def memory_devices(count: int, **options: Any) -> Iterator[list[rig.Device]]:
 
 
 @contextmanager
+def opencl_devices(count: int, **options: Any) -> Iterator[list[rig.Device]]:
+    """Open OpenCL devices, each one that the platforms have or one of them again, and close them; skip without any."""
+    if why := opencl.missing():
+        pytest.skip(f"no OpenCL device: {why}")
+    found = len(opencl.devices())
+    made = [opencl.open_device(i % found, name=f"cl{next(_names)}", **options) for i in range(count)]
+    try:
+        yield made
+    finally:
+        for device in made:
+            device.close()
+
+
+@contextmanager
 def opened(kind: str, **options: Any) -> Iterator[rig.Device]:
-    """Give the host, or open a memory device and close it."""
+    """Give the host, or open a memory device or an OpenCL device and close it."""
     if kind == "host":
         yield rig.host()
+        return
+    if kind == "opencl":
+        with opencl_devices(1, **options) as (device,):
+            yield device
         return
     with memory_devices(1, **options) as (device,):
         yield device
 
 
-on_each = pytest.mark.parametrize("kind", ["host", "memory"])
-"""A test that is run on the host and on a memory device."""
+on_each = pytest.mark.parametrize("kind", ["host", "memory", "opencl"])
+"""A test that is run on the host, on a memory device and on an OpenCL device."""
+on_host_code = pytest.mark.parametrize("kind", ["host", "memory"])
+"""A test of what host code alone can do, on the host and on a memory device."""
+
+
+def code(device: rig.Device) -> bytes:
+    """Give the kernels as `device` takes them."""
+    return OPENCL.encode() if device.kind == "opencl" else binary()
+
+
+def fitted(steps: Sequence[d.Step], devices: Sequence[rig.Device]) -> tuple[d.Step, ...]:
+    """Give `steps` with the launches on OpenCL devices as these take them.
+
+    That is a group for each iteration, and of kernels that take any number of words the one that takes as many.
+    """
+
+    def part(one: d.Part) -> d.Part:
+        if type(one) is not d.Launch:
+            return one
+        name = _MORE_WORDS.get((one.name, len(one.params.bytes) // 8), one.name)
+        stated = one.groups[0] == d.Fixed(0) or type(one.groups[0]) is d.Int
+        groups = one.groups if stated else one.threads
+        return msgspec.structs.replace(one, name=name, groups=groups, threads=(d.Fixed(1),) * 3)
+
+    def step(one: d.Step) -> d.Step:
+        if type(one) is d.Loop:
+            return msgspec.structs.replace(one, body=tuple(step(s) for s in one.body))
+        if type(one) is d.Submit and 0 <= one.device < len(devices) and devices[one.device].kind == "opencl":
+            return msgspec.structs.replace(one, parts=tuple(part(p) for p in one.parts))
+        return one
+
+    return tuple(step(one) for one in steps)
 
 
 class Words:
@@ -276,10 +370,10 @@ def alloc(device: int, nbytes: int, init: Any = b"", two: bool = False, kind: d.
 
 def program(devices: Sequence[rig.Device], *steps: d.Step, **more: Any) -> d.Program:
     """Return a program of `steps`; image i is the library of kernels on device i unless `images` says otherwise."""
-    images = more.pop("images", tuple(d.Image(i, d.Data(binary())) for i in range(len(devices))))
+    images = more.pop("images", tuple(d.Image(i, d.Data(code(device))) for i, device in enumerate(devices)))
     more["inputs"] = tuple(d.Input(*one) for one in more.get("inputs", ()))
     more["memory"] = tuple(more.get("memory", ()))
-    return d.Program(tuple(device.arch for device in devices), images=images, steps=steps, **more)
+    return d.Program(tuple(device.arch for device in devices), images=images, steps=fitted(steps, devices), **more)
 
 
 def load(devices: Sequence[rig.Device], *steps: d.Step, **more: Any) -> Loaded:

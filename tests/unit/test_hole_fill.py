@@ -24,6 +24,7 @@ from kernels import (
     memory_devices,
     moving,
     on_each,
+    on_host_code,
     opened,
     program,
     reads,
@@ -169,7 +170,7 @@ def test_parameters_are_filled_before_each_submit_of_each_run(kind: str) -> None
 
 
 @pytest.mark.spec("P-hole-run")
-@on_each
+@on_host_code
 def test_geometry_is_read_before_each_submit(kind: str) -> None:
     with opened(kind) as device:
         out = buffer(device, count=9)
@@ -186,7 +187,7 @@ def test_geometry_is_read_before_each_submit(kind: str) -> None:
 
 
 @pytest.mark.spec("P-hole-run", "P-run-step-errors")
-@on_each
+@on_host_code
 def test_shared_memory_read_from_ints_is_refused_at_step(kind: str) -> None:
     with opened(kind) as device:
         out = buffer(device, count=3)
@@ -239,7 +240,7 @@ def test_value_known_at_load_meets_set_bits(kind: str, value: d.Value) -> None:
 
 
 @pytest.mark.spec("P-hole-constant", "P-load-atomic")
-@on_each
+@on_host_code
 def test_value_in_init_or_image_meets_set_bits(kind: str) -> None:
     with opened(kind) as device:
         before = device.memory_in_use

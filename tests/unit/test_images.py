@@ -13,7 +13,7 @@ from kernels import (
     in_use,
     launch,
     load,
-    on_each,
+    on_host_code,
     opened,
     reads,
     run,
@@ -48,7 +48,7 @@ def over(entry: d.Entry, width: d.Width = d.Width.W64) -> d.Data:
 
 
 @pytest.mark.spec("P-image-order", "P-leaf-entry", "P-hole-load")
-@on_each
+@on_host_code
 def test_image_over_an_earlier_one(kind: str) -> None:
     with opened(kind) as device:
         out = buffer(device, 30, 4, count=4)
@@ -78,7 +78,7 @@ def test_entry_of_the_image_itself_or_a_later_one() -> None:
 
 
 @pytest.mark.spec("P-image-order", "P-load-refused", "P-load-atomic")
-@on_each
+@on_host_code
 def test_refused_image_names_device_and_leaves_nothing(kind: str) -> None:
     with opened(kind) as device:
         before, mapped = in_use(device), _mappings()

@@ -20,6 +20,7 @@ from kernels import (
     memory,
     memory_devices,
     on_each,
+    on_host_code,
     opened,
     reads,
     run,
@@ -91,7 +92,7 @@ def test_address_on_device_that_does_not_borrow_is_refused() -> None:
 
 
 @pytest.mark.spec("P-leaf-entry", "P-part-fill", "P-value-leaf")
-@on_each
+@on_host_code
 def test_entry_is_what_code_calls_a_function_by(kind: str) -> None:
     with opened(kind) as device:
         out = buffer(device, 5, 7, count=3)

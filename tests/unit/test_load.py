@@ -24,7 +24,7 @@ from kernels import (
     memory,
     memory_devices,
     move,
-    on_each,
+    on_host_code,
     opened,
     program,
     reads,
@@ -46,7 +46,7 @@ KIB = 1024
 
 
 @pytest.mark.spec("P-load-prepare", "P-copies-alternate")
-@on_each
+@on_host_code
 @pytest.mark.parametrize("two", [False, True])
 def test_submission_is_prepared_once_or_once_per_copy(kind: str, two: bool) -> None:
     """The parameters of a step that no run changes stand where load put them, per copy where it names two."""
@@ -93,7 +93,7 @@ def flat(requires: bytes) -> bytes:
 
 
 @pytest.mark.spec("P-load-devices", "P-load-refused", "P-load-atomic")
-@on_each
+@on_host_code
 def test_image_that_needs_more_than_the_machine_has(kind: str) -> None:
     with opened(kind) as device:
         load([device], images=[d.Image(0, d.Data(flat(device.arch.encode())))])

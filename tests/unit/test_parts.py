@@ -20,6 +20,7 @@ from kernels import (
     move,
     moving,
     on_each,
+    on_host_code,
     opened,
     params,
     reads,
@@ -36,7 +37,7 @@ from rig.program import description as d
 
 
 @pytest.mark.spec("P-part-launch")
-@on_each
+@on_host_code
 def test_launch_is_split_into_its_blocks(kind: str) -> None:
     """Block b does iterations b * n / blocks up to the next; a zero anywhere runs nothing."""
     with opened(kind) as device:
@@ -56,7 +57,7 @@ def test_launch_is_split_into_its_blocks(kind: str) -> None:
 
 
 @pytest.mark.spec("P-part-launch", "P-load-refused", "P-load-atomic")
-@on_each
+@on_host_code
 def test_launch_that_host_code_does_not_run(kind: str) -> None:
     one, two = d.Fixed(1), d.Fixed(2)
     data, refs = params([writes(0)])
@@ -94,7 +95,7 @@ def test_parameters_are_whole_words_of_32_bits(size: int) -> None:
 
 
 @pytest.mark.spec("P-part-fill")
-@on_each
+@on_host_code
 def test_fill_is_a_call_with_its_parameters(kind: str) -> None:
     """Of code of the host, also on a memory device; its refs and holes are as a launch's."""
     with opened(kind) as device:

@@ -44,7 +44,7 @@ def who(blocks: int, sleep_us: int) -> tuple[rig.program.Loaded, k.Words]:
 
 
 @pytest.mark.usefixtures("threads")
-@k.on_each
+@k.on_host_code
 def test_launches_split_by_the_rule(kind: str) -> None:
     rng = random.Random(7)
     cases = [(1, 1), (7, 3), (3, 7), (64, 8), (1000, 16), (5, 5), (0, 3), (3, 0)]

@@ -27,7 +27,7 @@ from kernels import (
     loop,
     memory,
     memory_devices,
-    on_each,
+    on_host_code,
     opened,
     reads,
     run,
@@ -46,7 +46,7 @@ PAUSE = 0.03
 
 
 @pytest.mark.spec("P-run-serial")
-@on_each
+@on_host_code
 def test_runs_of_one_program_are_serialised(kind: str) -> None:
     """Many threads run it: never two at once, each counted, each with its own ints and result."""
     flags = Words()

@@ -20,6 +20,7 @@ extern "C" {
 
 #define RIG_DRIVER_VERSION 1u
 #define RIG_WHY 256u
+#define RIG_LOG 8192u /* the same for load_image, which may tell what a compiler says */
 
 typedef enum rig_result {
   RIG_OK = 0,
@@ -39,7 +40,8 @@ typedef enum rig_capability {
   RIG_CAN_HANDLE = 1 << 5,        /* memory has a driver's object that work can hold */
   RIG_CAN_FILL = 1 << 6,          /* native calls among its parts */
   RIG_CAN_WORDS = 1 << 7,         /* work in the driver's own format */
-  RIG_CAN_HOST_WINDOW = 1 << 8    /* the host addresses its memory directly */
+  RIG_CAN_HOST_WINDOW = 1 << 8,   /* the host addresses its memory directly */
+  RIG_CAN_SHARE = 1 << 9          /* borrow takes any memory of this driver's devices, or says why not */
 } rig_capability;
 
 typedef struct rig_device_info {

@@ -15,22 +15,28 @@ __all__ = ["register"]
 
 def register(parser: ArgumentParser) -> Callable[[Namespace], int | None]:
     """List the devices of this machine."""
-    parser.description = "List the devices of this machine, one to a line: what a program for each must be made for."
+    parser.description = (
+        "List the devices of this machine, one to a line: what a program for each must be made for. "
+        "For each known kind of accelerator that is not there, a line says why."
+    )
     parser.epilog = "example:\n  rig devices"
     return _run
 
 
 def _run(space: Namespace) -> None:
     from rig.device import devices
+    from rig.drivers import missing
 
     for device in devices():
         print(_line(device))
+    for kind, why in missing():
+        print(f"no {kind}: {why}")
 
 
 def _line(device: Device) -> str:
     parts = [f"{device.name}: {device.kind}"]
     if device.arch:
-        parts.append(f"{device.arch} ({device.instruction_set})")
+        parts.append(f"{device.arch} ({device.instruction_set})" if device.instruction_set else device.arch)
     if device.cores:
         parts.append(f"{device.cores} core{'s' if device.cores != 1 else ''}")
     if device.cache_bytes:
