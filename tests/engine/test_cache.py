@@ -194,7 +194,7 @@ def test_keys_are_the_same_in_any_process() -> None:
         "for n in ('norm', 'casts'):\n"
         "  for k in corpus.schedule(n).kernels: print(k.key, r.text_key(k), r.object_key([r.render(k).text]))"
     )
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "engine")])
+    path = os.pathsep.join([*filter(None, sys.path), str(ROOT / "tests" / "engine")])
     said = set()
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
@@ -401,7 +401,7 @@ print(hits)
 
 
 def test_many_processes_use_one_folder(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     writers = [
         subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path), str(seed)], stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, text=True, env=environment)
@@ -420,7 +420,7 @@ def test_two_processes_compile_the_same_at_once(folder: Path) -> None:
         "import corpus, hashlib; from tolk_engine import compile\n"
         "print(hashlib.sha256(compile(corpus.several(), 'x86-64-v3').image).hexdigest())"
     )
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "engine")])
+    path = os.pathsep.join([*filter(None, sys.path), str(ROOT / "tests" / "engine")])
     both = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
                          env={**os.environ, "PYTHONPATH": path})

@@ -50,7 +50,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fresh(graph: Path, out: Path, *, jobs: int, seed: str, cache: Path | None) -> str:
     """Return what a fresh process says of the files that it makes."""
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "engine")])
+    path = os.pathsep.join([*filter(None, sys.path), str(ROOT / "tests" / "engine")])
     given = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed, "RIG_CACHE": "0" if cache is None else "1"}
     if cache is not None:
         given["RIG_CACHE_DIR"] = str(cache)
