@@ -248,9 +248,9 @@ def _computed(words: Sequence[str], numbers: Mapping[str, int]) -> list[int]:
     """Return the values of the words that are computed from the variables."""
     if not words:
         return []
-    from rig.model.extents import bounds
+    from rig.model.extents import value_of
 
-    return [bounds(word, {name: (n, n) for name, n in numbers.items()})[0] for word in words]
+    return [value_of(word, numbers) for word in words]
 
 
 def _needed(slot: Slot, numbers: Mapping[str, int]) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Range = tuple[int, int]
 
-__all__ = ["bounds", "shape_bounds", "shape_of"]
+__all__ = ["bounds", "shape_bounds", "shape_of", "value_of"]
 
 _MAX_LENGTH = 1000
 _SIGNS = ("//", "+", "-", "*", "%", "(", ")", ",")
@@ -32,6 +32,11 @@ def bounds(text: str, ranges: Mapping[str, Range]) -> Range:
     a number below 1.
     """
     return _Reader(text, ranges).whole()
+
+
+def value_of(text: str, values: Mapping[str, int]) -> int:
+    """Return the value of an expression, each variable having its value. Raises as `bounds`."""
+    return bounds(text, {name: (value, value) for name, value in values.items()})[0]
 
 
 def shape_bounds(shape: Sequence[int | str], ranges: Mapping[str, Range]) -> tuple[Range, ...]:

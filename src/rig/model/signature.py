@@ -90,21 +90,22 @@ class Signature(Record, always=("compiler", "target", "name", "format")):
 
     def at(self, values: Mapping[str, int]) -> Signature:
         """Return the signature with all shapes in numbers, for a value of each variable."""
-
-        ranges = {name: (value, value) for name, value in values.items()}
+        if not self.variables:
+            return self
+        from rig.model.extents import shape_of
 
         def fixed(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return tuple(t.replace(shape=tuple(low for low, _ in _bounds(t.shape, ranges))) for t in tensors)
+            return tuple(t.replace(shape=shape_of(t.shape, values)) for t in tensors)
 
-        return self.replace(inputs=fixed(self.inputs), outputs=fixed(self.outputs)) if self.variables else self
+        return self.replace(inputs=fixed(self.inputs), outputs=fixed(self.outputs))
 
     def ints(self, values: Mapping[str, int]) -> tuple[int, ...]:
         """Return the first words of a run's ints, for a value of each variable."""
         found = [values[v.name] for v in self.variables]
         if self.words:
-            from rig.model.extents import bounds
+            from rig.model.extents import value_of
 
-            found += [bounds(word, {name: (n, n) for name, n in values.items()})[0] for word in self.words]
+            found += [value_of(word, values) for word in self.words]
         return tuple(found)
 
     def largest(self) -> Signature:

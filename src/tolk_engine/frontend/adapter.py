@@ -33,7 +33,7 @@ __all__ = [
     "as_tensor", "buffers_of", "constant", "contiguous_output", "current_hooks", "default_dtype", "dtype_name",
     "dtype_of", "flat", "held_bytes", "hold", "is_memory", "is_pending", "is_placeable", "itemsize", "live_tensors",
     "loop_names", "make_target", "memory_of", "new_held", "new_placeholder", "onnx_runner", "own_memory",
-    "own_output", "pinned", "plain_view", "pretend", "random_counters", "realize", "recording", "release",
+    "pinned", "plain_view", "pretend", "random_counters", "realize", "recording", "release",
     "replace_everywhere", "rng_counters", "root", "stored", "view_of",
 ]  # fmt: skip
 
@@ -338,11 +338,6 @@ def contiguous_output(tensor: Tensor, device: str) -> Tensor:
     if uop.op in GroupOp.Movement or uop.op is Ops.BITCAST:
         uop = uop.contiguous()
     return _Tensor(uop.reshape(tensor.shape))
-
-
-def own_output(tensor: Tensor) -> Tensor:
-    """Return `contiguous_output` of a tensor whose shape varies, over a buffer that nothing else shares."""
-    return _Tensor(tensor.flatten().uop.clone()).reshape(tensor.shape)
 
 
 def own_memory(tensor: Tensor, device: str) -> Tensor:

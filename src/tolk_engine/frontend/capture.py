@@ -252,6 +252,12 @@ class Trace:
         adapter.pretend(buffer)
         self.held.append(buffer)
 
+    def device_of(self, tensor: Any) -> str:
+        """Return the device that computes a tensor; what only holds bytes, or is nowhere, is on the first input's."""
+        device = tensor.device
+        held = not isinstance(device, str) or device.split(":")[0] in adapter.HOST_DEVICES
+        return self.device if held else str(device)
+
     def loop_name(self) -> str:
         """Return a name for another loop, which no variable has."""
         while True:
@@ -333,10 +339,7 @@ class Trace:
         origin = adapter.plain_view(whole)
         if origin is None and self.recorder.calls:  # what was recorded may have computed it anew
             raise _Again(next((t for t, _ in self.older if adapter.root(t.uop) is node), tensor))
-        device = whole.device
-        if not isinstance(device, str) or device.split(":")[0] in adapter.HOST_DEVICES:
-            device = self.device
-        held = adapter.new_held(node, self.read(whole), device)
+        held = adapter.new_held(node, self.read(whole), self.device_of(whole))
         if origin is not None:
             place = adapter.view_of(held)
             if (origin.buffer, origin.offset) in self.names:
@@ -455,7 +458,7 @@ def _outputs(results: Mapping[str, Any], device: str) -> dict[str, Any]:
             # Copies have one length: what varies is not copied from one output to another but computed for each.
             node = adapter.root(out.uop)
             if node in seen or adapter.is_memory(node):
-                out = adapter.own_output(tensor)
+                out = adapter.own_memory(tensor, str(tensor.device or device))
             seen.add(node)
         outs[name] = out
     return outs

@@ -94,9 +94,9 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any, length: int | None = 
         new, y = result
         rows = []
         for _, t in _leaves(y, "y"):
-            whole = adapter.new_placeholder((count, *t.shape), adapter.dtype_name(t.dtype), _device(t, trace))[0]
+            whole = adapter.new_placeholder((count, *t.shape), adapter.dtype_name(t.dtype), trace.device_of(t))[0]
             if count and 0 not in t.shape:
-                row = adapter.own_memory(t, _device(t, trace))
+                row = adapter.own_memory(t, trace.device_of(t))
                 target = whole[at : at + 1].reshape(t.shape)
                 adapter.realize([row])
                 whole.uop = whole.uop.after(target.uop.store(row.uop))
@@ -146,12 +146,6 @@ def _describe(value: Any) -> str:
     return type(value).__name__
 
 
-def _device(tensor: Any, trace: Trace) -> str:
-    device = tensor.device
-    held = not isinstance(device, str) or device.split(":")[0] in adapter.HOST_DEVICES
-    return trace.device if held else str(device)
-
-
 # Tensors in tuples, lists and dicts.
 
 
@@ -198,7 +192,7 @@ class _Carried:
             if symbolic.varies(tensor.shape):
                 raise Invalid(f"{label} has the shape {tuple(tensor.shape)}: what a loop carries has a fixed shape")
             self._names.append(label)
-            self.tensors.append(adapter.own_memory(tensor, _device(tensor, trace)))
+            self.tensors.append(adapter.own_memory(tensor, trace.device_of(tensor)))
         adapter.realize([t for t in self.tensors if 0 not in t.shape])
         self._part(trace)
         self._memory = [t.uop for t in self.tensors]
@@ -211,7 +205,7 @@ class _Carried:
         outside = {adapter.memory_of(t.uop) for t in adapter.live_tensors() if id(t) not in mine} - {None}
         shared = [i for i, t in enumerate(self.tensors) if adapter.memory_of(t.uop) in outside]
         for i in shared:
-            self.tensors[i] = adapter.own_memory(self.tensors[i], _device(self.tensors[i], trace))
+            self.tensors[i] = adapter.own_memory(self.tensors[i], trace.device_of(self.tensors[i]))
         adapter.realize([self.tensors[i] for i in shared if 0 not in self.tensors[i].shape])
 
     def tree(self) -> Any:

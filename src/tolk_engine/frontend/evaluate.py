@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rig.errors import Invalid, Refused
-from rig.model.extents import bounds
+from rig.model.extents import value_of
 from tolk_engine.frontend.lower import lower
 from tolk_engine.schedule import Affine, Arg, Call, CopyCall, Foreign, Schedule, SlotRef, Step
 
@@ -43,7 +43,7 @@ class Evaluator:
         numbers = {v.name: v.default for v in schedule.variables} | variables
         for at, data in zip(schedule.inputs, inputs, strict=True):
             _fill(self._slots[at], data)
-        numbers |= {w: bounds(w, {k: (v or 0,) * 2 for k, v in numbers.items()})[0] for w in schedule.words}
+        numbers |= {w: value_of(w, {k: v or 0 for k, v in numbers.items()}) for w in schedule.words}
         self._steps(schedule.calls, numbers)
         return [ctypes.string_at(_start(self._slots[i]), schedule.slots[i].nbytes) for i in schedule.outputs]
 

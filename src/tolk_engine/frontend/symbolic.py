@@ -33,8 +33,11 @@ def new_variable(name: str, low: int, high: int, value: int) -> Any:
 
 def kernel_variables(ast: Any) -> tuple[Variable, ...]:
     """Return the variables that a kernel takes, by name."""
-    found = [Variable(v.expr, int(v.vmin), int(v.vmax), int(v.arg.multiple_of)) for v in ast.variables()]
-    return tuple(sorted(found, key=lambda v: v.name))
+    return tuple(sorted(map(_variable, ast.variables()), key=lambda v: v.name))
+
+
+def _variable(node: Any) -> Variable:
+    return Variable(node.expr, int(node.vmin), int(node.vmax), int(node.arg.multiple_of))
 
 
 def variable_names(ast: Any) -> tuple[str, ...]:
@@ -55,9 +58,7 @@ def has_zero(shape: Sequence[int | Any]) -> bool:
 def extent_variable(extent: Any) -> Variable | None:
     """Return the variable that an extent is, None where it is a computed one."""
     node = extent.src[0] if extent.is_bound_var else extent
-    if not node.is_variable:
-        return None
-    return Variable(node.expr, int(node.vmin), int(node.vmax), int(node.arg.multiple_of))
+    return _variable(node) if node.is_variable else None
 
 
 _INFIX = {Ops.ADD: "+", Ops.MUL: "*", Ops.FLOORDIV: "//", Ops.FLOORMOD: "%", Ops.CDIV: "//", Ops.CMOD: "%"}
