@@ -446,5 +446,13 @@ def in_use(device: rig.Device) -> int:
 
 
 def threads_alive() -> int:
-    """Count this process's threads, native ones too."""
-    return sum(1 for _ in Path("/proc/self/task").iterdir())
+    """Count this process's threads, native ones too, but those that end: they are listed a moment beyond their join."""
+    return sum(not _ends(task) for task in Path("/proc/self/task").iterdir())
+
+
+def _ends(task: Path) -> bool:
+    try:
+        flags = int((task / "stat").read_text().rpartition(") ")[2].split()[6])
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return bool(flags & 0x4)  # PF_EXITING of the kernel's sched.h, see proc(5)
