@@ -3,7 +3,6 @@
 #include <cstring>
 #include <mutex>
 
-#include "fork.h"
 #include "region.h"
 
 namespace rig {
@@ -26,7 +25,7 @@ constexpr rig_services kServices{on_reach, on_lose, on_fail, on_wait, on_done};
 const rig_services* services() { return &kServices; }
 
 Device::Device(std::string name, const rig_driver* table, void* state, Timeline* timeline)
-    : name_(std::move(name)), table_(table), state_(state), timeline_(timeline), generation_(fork_generation()) {
+    : name_(std::move(name)), table_(table), state_(state), timeline_(timeline) {
   table_->describe(state_, &info_);
   if (is_host()) timeline_->survives_fork_ = true;
 }
@@ -64,8 +63,7 @@ bool Device::charge(uint64_t nbytes, Error& err) {
 void Device::close() {
   // From here on no work is taken on: the device ends after what it has, whoever would go on submitting.
   if (is_host() || closed_.exchange(true)) return;
-  // In a fork's child the device's thread does not exist: nothing can be joined, nothing is stopped.
-  if (generation_ == fork_generation()) table_->stop(state_);
+  table_->stop(state_);
   timeline_->lose(kClosed);
   set_memory({});
 }

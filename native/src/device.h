@@ -62,7 +62,6 @@ class Device : public RefCounted {
   std::atomic<bool> closed_{false};
   mutable ForkLock memory_lock_;
   Ref<Region> memory_;  // which names this device: closing it ends that
-  uint32_t generation_;
 };
 
 // What drivers get from the core.

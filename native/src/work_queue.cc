@@ -148,6 +148,7 @@ void WorkQueue::lose(const std::string& reason, void* keep) {
 }
 
 void WorkQueue::stop() {
+  if (!here()) return;
   stopping_.store(true, std::memory_order_release);
   bell_.fetch_add(1, std::memory_order_acq_rel);
   futex_wake(bell_, 1);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fork.h"
 #include "ref.h"
 #include "rig/driver.h"
 #include "timeline.h"
@@ -21,7 +22,10 @@ class WorkQueue : public RefCounted {
 
   bool start();                     // false if the system gives no thread
   bool push(const rig_work& work);  // false if the thread has ended
-  void stop();                      // after the work that was pushed; may be called by the thread itself
+  void stop();                      // after the work that was pushed; may be called by the thread itself, or a fork's child
+
+  // Whether this is the process that made the queue, not a fork's child, where its thread is missing.
+  bool here() const { return generation_ == fork_generation(); }
 
  protected:
   // One submission in the queue. Its vectors keep their room when the slot is used again.
@@ -77,6 +81,7 @@ class WorkQueue : public RefCounted {
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stopping_{false};
   pthread_t thread_{};
+  const uint32_t generation_ = fork_generation();
 };
 
 }  // namespace rig

@@ -153,7 +153,7 @@ void stop(void* state) {
   queue(state).ranges().close();
 }
 void destroy(void* state) {
-  queue(state).ranges().drop();  // in a fork's child the thread's name of the queue stays for ever
+  queue(state).ranges().close();  // a fork's child keeps the thread's name of the queue, and may find it half stopped
   queue(state).release();
 }
 

@@ -148,12 +148,7 @@ bool FileRanges::cut(uint64_t end) {
 
 void FileRanges::close() {
   std::lock_guard lock(lock_);
-  if (file_ && !added_.empty()) cut(kept_);
-  file_ = {};
-}
-
-void FileRanges::drop() {
-  std::lock_guard lock(lock_);
+  if (generation_ == fork_generation() && file_ && !added_.empty()) cut(kept_);
   file_ = {};
 }
 

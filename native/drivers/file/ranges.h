@@ -48,8 +48,7 @@ class FileRanges {
 
   FileRange* add(uint64_t nbytes, std::string& why);  // null and why if the file cannot grow
   void remove(FileRange* range);
-  void close();  // cuts off what was added
-  void drop();   // closes the file and leaves it as it is
+  void close();  // cuts off what was added; in a fork's child the file is left as it is
 
  private:
   bool cut(uint64_t end);  // end the file there, unless somebody else made it longer

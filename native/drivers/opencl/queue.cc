@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "fork.h"
 #include "futex.h"
 #include "host_call.h"
 
@@ -41,7 +40,7 @@ void call_fill(void* blob) {
 
 Queue::Queue(const OpenClOptions& options, const Found& found, Context* context, Timeline* timeline)
     : WorkQueue(timeline, "rig-opencl"), context_(context), device_(found.device),
-      memory_(best_memory(found.device, options.memory)), fail_at_(options.fail_at), generation_(fork_generation()) {
+      memory_(best_memory(found.device, options.memory)), fail_at_(options.fail_at) {
   alignment_ = std::max<uint64_t>(device_value<uint32_t>(device_, kBaseAlignBits) / 8, 1);
   size_t limits[16] = {1, 1, 1};
   cl().GetDeviceInfo(device_, kMaxItemSizes, sizeof limits, limits, nullptr);
@@ -51,8 +50,6 @@ Queue::Queue(const OpenClOptions& options, const Found& found, Context* context,
   reaches_host_ = memory_ == OpenClMemory::fine && (system || (device_value<Bits>(device_, kDeviceType) & kTypeCpu) != 0);
   native_kernels_ = reaches_host_ && (device_value<Bits>(device_, kExecution) & kNativeKernels) != 0;
 }
-
-bool Queue::here() const { return generation_ == fork_generation(); }
 
 bool Queue::open(std::string& why) {
   for (QueueId** queue : {&queue_, &transfers_}) {

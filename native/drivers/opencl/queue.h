@@ -29,8 +29,6 @@ class Queue : public WorkQueue {
   bool native_kernels() const { return native_kernels_; }
   // For transfers outside the order of submissions, whoever makes them; each is waited for.
   QueueId* transfers() const { return transfers_; }
-  // Whether the platform may be called: not in a fork's child, where its threads are missing.
-  bool here() const;
 
  protected:
   ~Queue() override;
@@ -69,7 +67,6 @@ class Queue : public WorkQueue {
   uint64_t item_limits_[3] = {1, 1, 1};
   bool reaches_host_ = false;
   bool native_kernels_ = false;
-  uint32_t generation_;
   QueueId* queue_ = nullptr;
   QueueId* transfers_ = nullptr;
   EventId* event_ = nullptr;  // of the submission that is handed over

@@ -124,7 +124,7 @@ typedef struct rig_driver {
   rig_result (*prepare)(void* device, const rig_work* work, void** prepared, char* why);
   void (*release)(void* device, void* prepared);
   rig_result (*submit)(void* device, const rig_work* work, char* why);
-  void (*stop)(void* device);    /* end after the work in flight; no submit follows */
+  void (*stop)(void* device);    /* end after the work in flight; no submit follows; a fork's child only lets go */
   void (*destroy)(void* device); /* nothing names the device or its memory any more */
 
   /* Optional, NULL where the capability is missing. */
