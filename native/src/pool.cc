@@ -28,7 +28,7 @@ class Pool {
   static Pool* get();
   static void drop();  // in a fork's child, where the threads do not exist
 
-  bool try_run(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks);
+  bool try_run(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks, bool& woke);
   void enter_run() { busy_runs_.fetch_add(1, std::memory_order_relaxed); }
   void leave_run() { busy_runs_.fetch_sub(1, std::memory_order_relaxed); }
   uint32_t workers() const { return workers_.load(std::memory_order_acquire); }
@@ -177,7 +177,7 @@ void Pool::work(uint32_t index) {
   }
 }
 
-bool Pool::try_run(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks) {
+bool Pool::try_run(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks, bool& woke) {
   const uint32_t workers = this->workers(), wanted = host_threads() - 1;
   if (workers == 0 || wanted == 0 || blocks > UINT32_MAX - 1 || busy_.test_and_set(std::memory_order_acquire)) return false;
   const uint32_t finished = finished_.load(std::memory_order_acquire);
@@ -191,7 +191,8 @@ bool Pool::try_run(HostFunction function, const uint64_t* words, uint64_t iterat
   done_.store(0, std::memory_order_relaxed);
   ticket_.store((generation + 1) << 32, std::memory_order_release);
   bell_.fetch_add(1, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) != 0) {
+  woke = sleepers_.load(std::memory_order_seq_cst) != 0;
+  if (woke) {
     place();
     // Which sleeper a wake reaches is not known: where some are not to take part, all are woken.
     futex_wake(bell_, workers > wanted ? INT32_MAX : static_cast<int>(std::min<uint64_t>(blocks - 1, workers)));
@@ -250,9 +251,11 @@ void run_blocks(HostFunction function, const uint64_t* words, uint64_t iteration
   }
 }
 
-void run_split(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks) {
-  if (blocks > 1 && host_threads() > 1 && Pool::get()->try_run(function, words, iterations, blocks)) return;
+bool run_split(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks) {
+  bool woke = false;
+  if (blocks > 1 && host_threads() > 1 && Pool::get()->try_run(function, words, iterations, blocks, woke)) return woke;
   run_blocks(function, words, iterations, blocks);
+  return false;
 }
 
 bool check_host_part(const rig_part& part, char* why) {

@@ -7,8 +7,9 @@
 
 namespace rig {
 
-// Run every block of a launch, on this thread and, where they are free, on the pool's. Returns when all are done.
-void run_split(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks);
+// Run every block of a launch, on this thread and, where they are free, on the pool's. Returns when all are done; gives
+// whether workers had to be woken for it.
+bool run_split(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks);
 
 // The same on this thread alone.
 void run_blocks(HostFunction function, const uint64_t* words, uint64_t iterations, uint64_t blocks);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fork.h"
+#include "split_rule.h"
 #include "submit.h"
 #include "tape.h"
 
@@ -135,7 +136,7 @@ class Program : public Keep {
   int64_t sorted_[kTimes] = {};
   std::atomic<int64_t> estimate_{-1};
   int64_t split_ns_ = 0;       // of a run's split launches on one thread
-  int64_t serial_until_ = 0;   // launches stay on one thread until then
+  SplitRule split_rule_;
   bool pool_entered_ = false;  // this run told the pool of its work
   uint64_t timed_ = 0;     // runs that ended well
   uint64_t times_at_ = 0;  // of those, measured

@@ -12,7 +12,6 @@ namespace {
 constexpr int64_t kSplitNs = 60'000;         // a launch shorter than this stays on one thread
 constexpr int64_t kSplitLookoutNs = 6'000;   // the same while the workers look out for jobs
 constexpr uint32_t kRemeasure = 64;          // runs between two measurements of a short launch
-constexpr int64_t kRegret = 20;              // times a loss by splitting, for which launches then stay on one thread
 constexpr uint32_t kMeasures = 2;            // runs of a launch on one thread before it may be split
 
 std::string decimal(uint64_t n) { return std::to_string(n); }
@@ -24,14 +23,13 @@ void Program::run_split_op(Split& s) {
   const int64_t least = pool_entered_ ? kSplitLookoutNs : kSplitNs;
   if (s.measured >= kMeasures && s.cost_ns >= least) {
     const int64_t start = now_ns();
-    if (start < serial_until_) {
+    if (!split_rule_.split_at(start)) {
       run_blocks(s.function, s.words, s.iterations, s.blocks);
       return;
     }
-    run_split(s.function, s.words, s.iterations, s.blocks);
-    // A worker that lost its core to other load holds up everything: lose a twentieth of the time to that at most.
-    const int64_t end = now_ns(), lost = end - start - s.cost_ns;
-    if (lost > s.cost_ns / 8) serial_until_ = end + kRegret * lost;
+    const bool woke = run_split(s.function, s.words, s.iterations, s.blocks);
+    const int64_t end = now_ns();
+    split_rule_.count(end, end - start - s.cost_ns, woke);
     return;
   }
   if (s.measured >= kMeasures && ++s.age % kRemeasure != 0) {
